@@ -1,0 +1,1 @@
+"""An embeddable, actor-based runtime for LLM agents on trio."""

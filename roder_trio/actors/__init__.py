@@ -1,0 +1,1 @@
+"""Everything that owns state or opens a nursery."""

@@ -1,0 +1,150 @@
+"""What the runtime needs from outside: a store, engines, sinks. Subclass these to bring your own.
+
+A class here holds the contract in its docstrings; `roder_trio.testing` has checks for it.
+"""
+
+import abc
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, ClassVar, Protocol
+
+from roder_trio.errors import StoreUnsupported
+from roder_trio.schema.event import EventEnvelope
+from roder_trio.schema.ids import ThreadId
+from roder_trio.schema.inference import (
+    EngineTarget,
+    InferenceCapabilities,
+    InferenceEvent,
+    InferenceRequest,
+    ModelDescriptor,
+    TurnContext,
+)
+from roder_trio.schema.thread import Record, StoredRecord, ThreadMetadata, ThreadPage, ThreadSnapshot
+from roder_trio.schema.usage import TokenUsage
+
+
+class ThreadStore(abc.ABC):
+    """Keeps threads. `append` is atomic, durable when it returns, ordered, and idempotent by record id.
+
+    Every method raises `StorageError` or a class below it, never a library's own exception. A `StorageError` other
+    than `AppendOutcomeUnknown` means "not stored". Cancellation raised out of a method means that nothing was
+    written.
+    """
+
+    id: str
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Hold what the store needs while it is used. Leaving finishes accepted appends, then closes."""
+        yield
+
+    @abc.abstractmethod
+    async def create_thread(self, metadata: ThreadMetadata) -> ThreadMetadata:
+        """Store a new thread; the same creation again returns what is stored. Raises ThreadExists."""
+
+    @abc.abstractmethod
+    async def load_thread(self, thread_id: ThreadId) -> ThreadSnapshot | None:
+        """Return all that is held of an active thread as of one moment; None for unknown and archived."""
+
+    @abc.abstractmethod
+    async def list_threads(
+        self, *, limit: int = 50, cursor: str | None = None, label: tuple[str, str] | None = None
+    ) -> ThreadPage:
+        """Return active threads by (updated_at, thread_id), newest first. Raises ValueError, InvalidCursor."""
+
+    @abc.abstractmethod
+    async def archive_thread(self, thread_id: ThreadId) -> bool:
+        """Make an active thread invisible, keeping every byte; False for unknown and archived."""
+
+    @abc.abstractmethod
+    async def append(self, thread_id: ThreadId, records: Sequence[Record]) -> None:
+        """Store records and the metadata that follows from them, all or none. Raises ThreadNotFound, InvalidRecord."""
+
+    async def load_metadata(self, thread_id: ThreadId) -> ThreadMetadata | None:
+        """Return the metadata of an active thread."""
+        snapshot = await self.load_thread(thread_id)
+        return None if snapshot is None else snapshot.metadata
+
+    async def load_events(self, thread_id: ThreadId, after: int = 0, limit: int = 500) -> Sequence[EventEnvelope]:
+        """Return at most `limit` envelopes with a seq above `after`, in order."""
+        snapshot = await self.load_thread(thread_id)
+        events = () if snapshot is None else snapshot.events
+        return [envelope for envelope in events if envelope.seq > after][:limit]
+
+    async def claim_thread(self, thread_id: ThreadId) -> None:
+        """Called before a thread is read to be worked on; shared stores take its lease here."""
+
+    async def release_thread(self, thread_id: ThreadId) -> None:
+        """Called when a thread is no longer worked on; stores drop what they hold for it here."""
+
+    async def unarchive_thread(self, thread_id: ThreadId) -> bool:
+        """Bring an archived thread back; False if it isn't archived. Raises StoreUnsupported."""
+        raise StoreUnsupported(f"The store {self.id!r} can't unarchive threads.")
+
+    async def list_archived(self, *, limit: int = 50, cursor: str | None = None) -> ThreadPage:
+        """As `list_threads`, of archived threads. Raises StoreUnsupported."""
+        raise StoreUnsupported(f"The store {self.id!r} can't list archived threads.")
+
+    async def delete_thread(self, thread_id: ThreadId) -> bool:
+        """Remove an active or archived thread with every byte; False if nothing is there. Raises StoreUnsupported."""
+        raise StoreUnsupported(f"The store {self.id!r} can't delete threads.")
+
+    def follow(
+        self, thread_id: ThreadId, after: int = 0
+    ) -> AbstractAsyncContextManager[AsyncIterator[tuple[int, StoredRecord]]]:
+        """Iterate over (position, record) as other processes append. Raises StoreUnsupported."""
+        raise StoreUnsupported(f"The store {self.id!r} can't be followed.")
+
+
+InferenceStream = AsyncIterator[InferenceEvent]
+
+
+class SettlingStream(Protocol):
+    """An event iterator that can tell, after a cancel, what the bytes already received say of usage."""
+
+    def settle(self) -> TokenUsage | None:
+        """Return the running total decodable now, without awaiting; None if nothing is known."""
+
+
+class InferenceEngine(abc.ABC):
+    """Talks to one provider. Leaving a stream's block closes the stream, whatever the cause.
+
+    Failures are raised as `ProviderFailure`, on entering the block or from the iterator. `Usage` events are running
+    totals. A stream ends with `Completed` or a raised failure; one that just stops counts as interrupted. An engine
+    makes no retries of its own.
+    """
+
+    id: str
+    capabilities: InferenceCapabilities = InferenceCapabilities.text_only()
+    requires_native_compaction: ClassVar[bool] | bool = False
+    target: EngineTarget | None = None
+    """Where requests go, for opaque boundaries; None: every boundary counts."""
+
+    @abc.abstractmethod
+    def stream_turn(
+        self, context: TurnContext, request: InferenceRequest
+    ) -> AbstractAsyncContextManager[InferenceStream]:
+        """Open a stream of events for `request`."""
+
+    def compact_turn(
+        self, context: TurnContext, request: InferenceRequest
+    ) -> AbstractAsyncContextManager[InferenceStream] | None:
+        """Open a stream that brings one compaction boundary; None if the provider has no such thing."""
+        return None
+
+    async def list_models(self) -> Sequence[ModelDescriptor]:
+        """Return the models that can be asked for. Raises ProviderFailure."""
+        return ()
+
+    def use_client(self, client: Any) -> None:
+        """Take the runtime's shared `httpx.AsyncClient`; an engine with one of its own keeps that."""
+
+
+class EventSink(abc.ABC):
+    """Gets every event, in order, one at a time, from a task of the runtime."""
+
+    id: str
+
+    @abc.abstractmethod
+    async def emit(self, envelope: EventEnvelope) -> None:
+        """Take one event. An error or an overrun of `sink_timeout` is told as `SinkFailed`."""

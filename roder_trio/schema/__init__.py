@@ -1,0 +1,1 @@
+"""Frozen data, with no behaviour beyond arithmetic on itself."""

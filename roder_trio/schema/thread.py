@@ -1,0 +1,158 @@
+"""What a store keeps of a thread, and what it gives back."""
+
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import attrs
+
+from roder_trio.schema.event import EventEnvelope
+from roder_trio.schema.item import ThreadItemEvent
+from roder_trio.schema.transcript import TranscriptItem
+from roder_trio.schema.turn import TurnStatus
+from roder_trio.schema.usage import TokenUsage
+
+
+def frozen_labels(value: Mapping[str, str]) -> Mapping[str, str]:
+    """A frozen copy of a host's labels. Raises ValueError for what no store would take."""
+    labels = dict(value)
+    if len(labels) > 64:
+        raise ValueError("labels must be at most 64")
+    for key, text in labels.items():
+        if not isinstance(key, str) or not 1 <= len(key) <= 128:
+            raise ValueError(f"a label's key must be text of 1 to 128 characters, not {key!r}")
+        if not isinstance(text, str) or len(text) > 512:
+            raise ValueError(f"the label {key!r} must be text of at most 512 characters")
+    return MappingProxyType(labels)
+
+
+def _workspace(value: str | None) -> str | None:
+    if value is None:
+        return None
+    trimmed = value.strip()
+    if not os.path.isabs(trimmed):
+        raise ValueError(f"workspace must be an absolute path or None, not {value!r}")
+    return trimmed
+
+
+@attrs.frozen(kw_only=True)
+class ThreadMetadata:
+    """A thread in one row. `usage` is None until the first non-empty report."""
+
+    thread_id: str
+    title: str | None = None
+    workspace: str | None = attrs.field(default=None, converter=_workspace)
+    provider: str | None = None
+    model: str | None = None
+    reasoning: str | None = None
+    tool_allowlist: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    developer_instructions: str | None = None
+    parent_thread_id: str | None = None
+    forked_from_turn_id: str | None = None
+    agent_path: str | None = None
+    labels: Mapping[str, str] = attrs.field(default=MappingProxyType({}), converter=frozen_labels)
+    created_at: datetime
+    updated_at: datetime
+    message_count: int = 0
+    usage: TokenUsage | None = None
+
+
+@attrs.frozen(kw_only=True)
+class TurnRecord:
+    """A turn as its records tell it."""
+
+    thread_id: str
+    turn_id: str
+    created_at: datetime
+    items: tuple[TranscriptItem, ...] = attrs.field(default=(), converter=tuple)
+    completed_at: datetime | None = None
+    usage: TokenUsage | None = None
+    finish_reason: str | None = None
+    status: TurnStatus = TurnStatus.OPEN
+
+
+@attrs.frozen
+class GlobalScope:
+    """State of an extension for everything."""
+
+
+@attrs.frozen
+class WorkspaceScope:
+    """State of an extension for one workspace."""
+
+    workspace: str
+
+
+@attrs.frozen
+class ThreadScope:
+    """State of an extension for one thread."""
+
+    thread_id: str
+
+
+@attrs.frozen
+class TurnScope:
+    """State of an extension for one turn."""
+
+    thread_id: str
+    turn_id: str
+
+
+Scope: TypeAlias = GlobalScope | WorkspaceScope | ThreadScope | TurnScope
+
+
+@attrs.frozen(kw_only=True)
+class ExtensionStateRecord:
+    """A host's own value beside a thread; the last record per extension, key and scope is the value."""
+
+    record_id: str
+    extension_id: str
+    key: str
+    scope: Scope
+    schema_version: int
+    value: Any
+
+
+@attrs.frozen
+class OpaqueRecord:
+    """A record of a newer version, kept as it was read."""
+
+    type: str
+    value: Mapping[str, Any]
+
+
+@attrs.frozen
+class StoreRepair:
+    """What a store set aside to read a thread: `bytes` of a torn tail, kept at `path`."""
+
+    path: str
+    bytes: int
+
+
+Record: TypeAlias = EventEnvelope | ThreadItemEvent | ExtensionStateRecord
+StoredRecord: TypeAlias = Record | OpaqueRecord
+
+
+@attrs.frozen(kw_only=True)
+class ThreadSnapshot:
+    """All that a store holds of a thread, as of one moment, lists in log order."""
+
+    metadata: ThreadMetadata | None
+    turns: tuple[TurnRecord, ...] = attrs.field(default=(), converter=tuple)
+    events: tuple[EventEnvelope, ...] = attrs.field(default=(), converter=tuple)
+    item_events: tuple[ThreadItemEvent, ...] = attrs.field(default=(), converter=tuple)
+    """The stored ones merged with those that follow from `events`, by seq."""
+    extension_states: tuple[ExtensionStateRecord, ...] = attrs.field(default=(), converter=tuple)
+    repairs: tuple[StoreRepair, ...] = attrs.field(default=(), converter=tuple)
+
+
+@attrs.frozen(kw_only=True)
+class ThreadPage:
+    """A page of a listing, newest first."""
+
+    threads: tuple[ThreadMetadata, ...] = attrs.field(default=(), converter=tuple)
+    next_cursor: str | None = None
+    damaged: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    """Ids that exist and can't be described."""

@@ -1,0 +1,1 @@
+"""Checks for authors of stores and engines."""
