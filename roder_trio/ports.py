@@ -6,7 +6,7 @@ A class here holds the contract in its docstrings; `roder_trio.testing` has chec
 import abc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from roder_trio.errors import StoreUnsupported
 from roder_trio.schema.event import EventEnvelope
@@ -116,7 +116,7 @@ class InferenceEngine(abc.ABC):
 
     id: str
     capabilities: InferenceCapabilities = InferenceCapabilities.text_only()
-    requires_native_compaction: ClassVar[bool] | bool = False
+    requires_native_compaction: bool = False
     target: EngineTarget | None = None
     """Where requests go, for opaque boundaries; None: every boundary counts."""
 

@@ -53,6 +53,10 @@ class Goal:
         return None if self.token_budget is None else max(0, self.token_budget - self.tokens_used)
 
 
+def _status(value: GoalStatus | str | None) -> GoalStatus | None:
+    return None if value is None else GoalStatus(value)
+
+
 @attrs.frozen
 class GoalPatch:
     """What to change of a goal; validated as a whole before anything changes.
@@ -62,9 +66,7 @@ class GoalPatch:
     """
 
     objective: str | None = attrs.field(default=None)
-    status: GoalStatus | None = attrs.field(
-        default=None, converter=attrs.converters.optional(lambda value: GoalStatus(value))
-    )
+    status: GoalStatus | None = attrs.field(default=None, converter=_status)
     token_budget: int | None | UnsetType = attrs.field(default=UNSET)
 
     @objective.validator

@@ -10,13 +10,18 @@ from roder_trio.schema.event import SteerAccepted
 from roder_trio.schema.usage import TokenUsage
 
 
-def _check_max_tokens(instance: object, attribute: object, value: object) -> None:
+MAX_TEMPERATURE = 2
+
+
+def _check_max_tokens(instance: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
     if value is not None and (type(value) is not int or value < 1):
         raise ValueError(f"max_tokens must be an integer of at least 1 or None, not {value!r}")
 
 
 def _check_sampling(instance: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 2):
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_TEMPERATURE
+    ):
         raise ValueError(f"{attribute.name} must be a number from 0 to 2 or None, not {value!r}")
 
 
