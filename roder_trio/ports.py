@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
+import trio
+
 from roder_trio.errors import StoreUnsupported
 from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.ids import ThreadId
@@ -134,6 +136,7 @@ class InferenceEngine(abc.ABC):
 
     async def list_models(self) -> Sequence[ModelDescriptor]:
         """Return the models that can be asked for. Raises ProviderFailure."""
+        await trio.lowlevel.checkpoint()
         return ()
 
     def use_client(self, client: Any) -> None:

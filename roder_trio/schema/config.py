@@ -1,8 +1,8 @@
 """Every setting with its default. Times are seconds; None means "no limit" unless said."""
 
 import math
-import os
 from collections.abc import Callable
+from pathlib import PurePath
 from typing import Any
 
 import attrs
@@ -45,7 +45,7 @@ def _text(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
 
 def _directory(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
     _text(instance, attribute, value)
-    if value is not None and not os.path.isabs(value):
+    if value is not None and not PurePath(value).is_absolute():
         raise ValueError(f"{attribute.name} must be an absolute path or None, not {value!r}")
 
 

@@ -57,12 +57,12 @@ class ThreadMetadataChanged:
 
     kind: ClassVar[str] = "thread.metadata_changed"
     durable: ClassVar[bool] = True
-    title: str | None | UnsetType = UNSET
-    provider: str | None | UnsetType = UNSET
-    model: str | None | UnsetType = UNSET
-    reasoning: str | None | UnsetType = UNSET
+    title: str | UnsetType | None = UNSET
+    provider: str | UnsetType | None = UNSET
+    model: str | UnsetType | None = UNSET
+    reasoning: str | UnsetType | None = UNSET
     tool_allowlist: tuple[str, ...] | UnsetType = UNSET
-    developer_instructions: str | None | UnsetType = UNSET
+    developer_instructions: str | UnsetType | None = UNSET
     labels: Mapping[str, str] | UnsetType = UNSET
 
 
@@ -352,7 +352,7 @@ class SinkFailed:
 
 @attrs.frozen
 class Lagged:
-    """This subscriber was too slow: `missed` events were dropped before the next one."""
+    """The subscriber was too slow: `missed` events were dropped before the next one."""
 
     kind: ClassVar[str] = "subscription.lagged"
     durable: ClassVar[bool] = False
@@ -361,7 +361,7 @@ class Lagged:
 
 @attrs.frozen
 class ItemsReset:
-    """This view starts anew from `items`."""
+    """The view starts anew from `items`."""
 
     kind: ClassVar[str] = "items.reset"
     durable: ClassVar[bool] = False

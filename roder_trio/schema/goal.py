@@ -67,7 +67,7 @@ class GoalPatch:
 
     objective: str | None = attrs.field(default=None)
     status: GoalStatus | None = attrs.field(default=None, converter=_status)
-    token_budget: int | None | UnsetType = attrs.field(default=UNSET)
+    token_budget: int | UnsetType | None = attrs.field(default=UNSET)
 
     @objective.validator
     def _check_objective(self, attribute: object, value: object) -> None:

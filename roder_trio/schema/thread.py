@@ -1,8 +1,8 @@
 """What a store keeps of a thread, and what it gives back."""
 
-import os
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -14,17 +14,21 @@ from roder_trio.schema.transcript import TranscriptItem
 from roder_trio.schema.turn import TurnStatus
 from roder_trio.schema.usage import TokenUsage
 
+MAX_LABELS = 64
+MAX_LABEL_KEY = 128
+MAX_LABEL_TEXT = 512
+
 
 def frozen_labels(value: Mapping[str, str]) -> Mapping[str, str]:
     """A frozen copy of a host's labels. Raises ValueError for what no store would take."""
     labels = dict(value)
-    if len(labels) > 64:
-        raise ValueError("labels must be at most 64")
+    if len(labels) > MAX_LABELS:
+        raise ValueError(f"labels must be at most {MAX_LABELS}")
     for key, text in labels.items():
-        if not isinstance(key, str) or not 1 <= len(key) <= 128:
-            raise ValueError(f"a label's key must be text of 1 to 128 characters, not {key!r}")
-        if not isinstance(text, str) or len(text) > 512:
-            raise ValueError(f"the label {key!r} must be text of at most 512 characters")
+        if not isinstance(key, str) or not 1 <= len(key) <= MAX_LABEL_KEY:
+            raise ValueError(f"a label's key must be text of 1 to {MAX_LABEL_KEY} characters, not {key!r}")
+        if not isinstance(text, str) or len(text) > MAX_LABEL_TEXT:
+            raise ValueError(f"the label {key!r} must be text of at most {MAX_LABEL_TEXT} characters")
     return MappingProxyType(labels)
 
 
@@ -32,7 +36,7 @@ def _workspace(value: str | None) -> str | None:
     if value is None:
         return None
     trimmed = value.strip()
-    if not os.path.isabs(trimmed):
+    if not PurePath(trimmed).is_absolute():
         raise ValueError(f"workspace must be an absolute path or None, not {value!r}")
     return trimmed
 

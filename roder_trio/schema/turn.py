@@ -9,7 +9,6 @@ import attrs
 from roder_trio.schema.event import SteerAccepted
 from roder_trio.schema.usage import TokenUsage
 
-
 MAX_TEMPERATURE = 2
 
 

@@ -1,0 +1,40 @@
+# make demo     a conversation through the command line, offline
+# make test     all tests, with coverage floors
+# make check    style, structured concurrency lints, types
+# Each makes .venv first, with any Python 3.11+ that is found; PYTHON=... names one.
+
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check format clean
+
+demo: $(VENV)/.installed
+	BIN=$(BIN) sh examples/demo.sh
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest --cov --cov-report=
+
+check: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/flake8 roder_trio examples tests
+	$(BIN)/mypy
+	$(BIN)/mypy examples
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/.installed: pyproject.toml
+	@set -e; \
+	usable='import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))'; \
+	for python in $(PYTHON) python3 python3.11 python3.12 python3.13 python3.14; do \
+	  if $$python -c "$$usable" 2>/dev/null; then found=$$python; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then echo "make: no Python 3.11 or newer with venv was found; name one with PYTHON=..." >&2; exit 1; fi; \
+	[ -x $(BIN)/python ] || "$$found" -m venv $(VENV); \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cli,test,lint]'; \
+	touch $@
+
+clean:
+	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .coverage

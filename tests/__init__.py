@@ -1,0 +1,1 @@
+"""The tests, one file a module of the package."""

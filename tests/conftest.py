@@ -1,0 +1,23 @@
+"""How tests run: hypothesis without deadlines or files in the repository, garbage collected while its test is known."""
+
+import gc
+import os
+import tempfile
+from pathlib import Path
+
+import hypothesis
+import pytest
+from hypothesis.configuration import set_hypothesis_home_dir
+
+pytest_plugins = ["tests.coverage_floors"]
+
+set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "roder-trio-hypothesis")
+hypothesis.settings.register_profile("roder_trio", deadline=None, database=None, derandomize="CI" in os.environ)
+hypothesis.settings.load_profile("roder_trio")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Collect what a trio test dropped, so that an unclosed stream or socket fails the test that left it."""
+    if item.get_closest_marker("trio") is not None:
+        gc.collect()
