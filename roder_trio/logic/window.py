@@ -1,0 +1,196 @@
+"""What a model is sent of a thread's log: frozen views of it, and the log itself with what is kept as items come.
+
+Pure. A window is the last boundary that counts for the engine, what that retains, and all later items. It is kept in
+an append-only list that views share, so that handing out a window costs the same however long it is; only a boundary,
+or an engine for which another boundary counts, makes a new list. Sums for the estimate are kept beside it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import overload
+
+from roder_trio.logic.boundary import is_boundary
+from roder_trio.logic.compaction import counts_for, retained_before
+from roder_trio.logic.estimate import Sums, strings, sums
+from roder_trio.schema.inference import EngineTarget
+from roder_trio.schema.transcript import ContextCompaction, ProviderMetadata, TranscriptItem, UserMessage
+
+_NO_BOUNDARY = -1
+
+
+class Window(Sequence[TranscriptItem]):
+    """A frozen view of the first `length` items of a list that is only ever appended to."""
+
+    __slots__ = ("_items", "_length")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, items: list[TranscriptItem], length: int | None = None) -> None:
+        self._items = items
+        self._length = len(items) if length is None else length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[TranscriptItem]:
+        return islice(self._items, self._length)
+
+    @overload
+    def __getitem__(self, index: int) -> TranscriptItem: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[TranscriptItem]: ...
+    def __getitem__(self, index: int | slice) -> TranscriptItem | Sequence[TranscriptItem]:
+        if isinstance(index, slice):
+            return self._items[slice(*index.indices(self._length))] if index.step is None else list(self)[index]
+        if not -self._length <= index < self._length:
+            raise IndexError("the index lies outside the window")
+        return self._items[index if index >= 0 else self._length + index]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, str | bytes):
+            return NotImplemented
+        return self._length == len(other) and list(self) == list(other)
+
+    def __repr__(self) -> str:
+        return f"Window({list(self)!r})"
+
+
+class _Cut:
+    """The window behind one boundary, kept as items come; `request` is the same list unless a request differs."""
+
+    __slots__ = ("baseline", "items", "request", "total")
+
+    def __init__(self, items: list[TranscriptItem], request: list[TranscriptItem], baseline: Sums | None) -> None:
+        self.items = items
+        self.request = request
+        self.baseline = baseline
+        self.total = sum(map(sums, items), Sums())
+
+
+class History:
+    """The log of a thread, with the windows that its engines see.
+
+    Compares by its items. Only `append` changes it; what `items` and `boundaries` hold is not changed from outside.
+    """
+
+    __slots__ = ("_by_head", "_by_target", "boundaries", "items")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, items: Iterable[TranscriptItem] = ()) -> None:
+        self.items: list[TranscriptItem] = list(items)
+        self.boundaries: list[int] = [position for position, item in enumerate(self.items) if is_boundary(item)]
+        self._by_head: dict[int, _Cut] | None = None
+        self._by_target: dict[EngineTarget | None, _Cut] | None = None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __eq__(self, other: object) -> bool:
+        return self.items == other.items if isinstance(other, History) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"History({self.items!r})"
+
+    def append(self, item: TranscriptItem) -> None:
+        """Add an item at the end; a boundary makes the windows new."""
+        self.items.append(item)
+        if is_boundary(item):
+            self.boundaries.append(len(self.items) - 1)
+            self._by_head = self._by_target = None
+        elif self._by_head is not None:
+            measured = sums(item)
+            for cut in self._by_head.values():
+                self._extend(cut, item, measured)
+
+    def window(self, target: EngineTarget | None = None) -> Window:
+        """Return the window that an engine of this target sees."""
+        return Window(self._cut(target).items)
+
+    def request(self, target: EngineTarget | None = None) -> Window:
+        """Return the transcript of a sampling request; it is the window unless boundaries say otherwise.
+
+        Behind a boundary at the head stands the active user message (`active_user_message`); boundaries of other
+        targets are left out.
+        """
+        return Window(self._cut(target).request)
+
+    def sums(self, target: EngineTarget | None = None) -> Sums:
+        """Return the sums over the window; the difference of two readings measures what came between them."""
+        return self._cut(target).total
+
+    def estimate(self, target: EngineTarget | None = None, images: bool = True) -> int:
+        """Return the tokens of the window, for an engine that takes images or not."""
+        return self._cut(target).total.tokens(images)
+
+    def baseline(self, target: EngineTarget | None = None, images: bool = True) -> int | None:
+        """Return the estimate of the window as it was right after the boundary at its head; None without one."""
+        baseline = self._cut(target).baseline
+        return None if baseline is None else baseline.tokens(images)
+
+    def head(self, target: EngineTarget | None = None) -> int | None:
+        """Return the position of the boundary that heads the window; None if no boundary counts for the target."""
+        return next(
+            (position for position in reversed(self.boundaries) if counts_for(self.items[position], target)), None
+        )
+
+    def _cut(self, target: EngineTarget | None) -> _Cut:
+        if self._by_head is None or self._by_target is None:
+            self._by_head, self._by_target = {}, {}
+        key = target if self.boundaries else None
+        cut = self._by_target.get(key)
+        if cut is None:
+            head = self.head(target)
+            known = self._by_head.get(_NO_BOUNDARY if head is None else head)
+            cut = known or (self._whole() if head is None else self._behind(head))
+            self._by_head[_NO_BOUNDARY if head is None else head] = cut
+            self._by_target[key] = cut
+        return cut
+
+    def _whole(self) -> _Cut:
+        request = [item for item in self.items if not is_boundary(item)] if self.boundaries else self.items
+        return _Cut(self.items, request, None)
+
+    def _behind(self, head: int) -> _Cut:
+        boundary = self.items[head]
+        retained = retained_before(self.items, head)
+        later = self.items[head + 1 :]
+        window = [boundary, *retained, *later]
+        request = window
+        active = _message_behind(self.items, head)
+        if active is not None or self.boundaries[-1] != head:
+            repeated = [] if active is None else [active]
+            request = [boundary, *repeated, *retained, *(item for item in later if not is_boundary(item))]
+        return _Cut(window, request, sum(map(sums, [boundary, *retained]), Sums()))
+
+    def _extend(self, cut: _Cut, item: TranscriptItem, measured: Sums) -> None:
+        if cut.items is not self.items:
+            cut.items.append(item)
+        if cut.request is not cut.items:
+            cut.request.append(item)
+        cut.total += measured
+
+
+def last_user_message(items: Sequence[TranscriptItem]) -> UserMessage | None:
+    """Return the newest user message of `items`; None if there is none."""
+    return next((item for item in reversed(items) if isinstance(item, UserMessage)), None)
+
+
+def active_user_message(history: History, target: EngineTarget | None = None) -> UserMessage | None:
+    """Return the user message that a request repeats behind the boundary at the window's head; None if none is.
+
+    A summary names it itself. Behind an opaque boundary it is the last user message before it, unless what the
+    boundary stands for holds that text.
+    """
+    head = history.head(target)
+    return None if head is None else _message_behind(history.items, head)
+
+
+def _message_behind(items: Sequence[TranscriptItem], head: int) -> UserMessage | None:
+    boundary = items[head]
+    if isinstance(boundary, ContextCompaction):
+        return boundary.active_request
+    before = (items[position] for position in range(head - 1, -1, -1))
+    message = next((item for item in before if isinstance(item, UserMessage)), None)
+    if message is None or not isinstance(boundary, ProviderMetadata) or not message.text.strip():
+        return message
+    repeated = any(message.text in text for text in strings(boundary.payload.get("compacted_input")))
+    return None if repeated else message
