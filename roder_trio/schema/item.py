@@ -6,6 +6,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
+from roder_trio.schema.ids import as_tuple
 from roder_trio.schema.transcript import Image
 
 
@@ -24,7 +25,7 @@ class UserMessage:
 
     id: str
     text: str
-    images: tuple[Image, ...] = attrs.field(default=(), converter=tuple)
+    images: tuple[Image, ...] = attrs.field(default=(), converter=as_tuple)
     status: ItemStatus | None = None
 
 
@@ -43,8 +44,8 @@ class Reasoning:
     """Reasoning of the model, as summaries and as raw text."""
 
     id: str
-    summary: tuple[str, ...] = attrs.field(default=(), converter=tuple)
-    content: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    summary: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    content: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     status: ItemStatus | None = None
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from roder_trio.schema.event import EventEnvelope
+from roder_trio.schema.ids import as_tuple
 from roder_trio.schema.item import ThreadItemEvent
 from roder_trio.schema.transcript import TranscriptItem
 from roder_trio.schema.turn import TurnStatus
@@ -51,7 +52,7 @@ class ThreadMetadata:
     provider: str | None = None
     model: str | None = None
     reasoning: str | None = None
-    tool_allowlist: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    tool_allowlist: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     developer_instructions: str | None = None
     parent_thread_id: str | None = None
     forked_from_turn_id: str | None = None
@@ -70,7 +71,7 @@ class TurnRecord:
     thread_id: str
     turn_id: str
     created_at: datetime
-    items: tuple[TranscriptItem, ...] = attrs.field(default=(), converter=tuple)
+    items: tuple[TranscriptItem, ...] = attrs.field(default=(), converter=as_tuple)
     completed_at: datetime | None = None
     usage: TokenUsage | None = None
     finish_reason: str | None = None
@@ -144,19 +145,19 @@ class ThreadSnapshot:
     """All that a store holds of a thread, as of one moment, lists in log order."""
 
     metadata: ThreadMetadata | None
-    turns: tuple[TurnRecord, ...] = attrs.field(default=(), converter=tuple)
-    events: tuple[EventEnvelope, ...] = attrs.field(default=(), converter=tuple)
-    item_events: tuple[ThreadItemEvent, ...] = attrs.field(default=(), converter=tuple)
+    turns: tuple[TurnRecord, ...] = attrs.field(default=(), converter=as_tuple)
+    events: tuple[EventEnvelope, ...] = attrs.field(default=(), converter=as_tuple)
+    item_events: tuple[ThreadItemEvent, ...] = attrs.field(default=(), converter=as_tuple)
     """The stored ones merged with those that follow from `events`, by seq."""
-    extension_states: tuple[ExtensionStateRecord, ...] = attrs.field(default=(), converter=tuple)
-    repairs: tuple[StoreRepair, ...] = attrs.field(default=(), converter=tuple)
+    extension_states: tuple[ExtensionStateRecord, ...] = attrs.field(default=(), converter=as_tuple)
+    repairs: tuple[StoreRepair, ...] = attrs.field(default=(), converter=as_tuple)
 
 
 @attrs.frozen(kw_only=True)
 class ThreadPage:
     """A page of a listing, newest first."""
 
-    threads: tuple[ThreadMetadata, ...] = attrs.field(default=(), converter=tuple)
+    threads: tuple[ThreadMetadata, ...] = attrs.field(default=(), converter=as_tuple)
     next_cursor: str | None = None
-    damaged: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    damaged: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     """Ids that exist and can't be described."""

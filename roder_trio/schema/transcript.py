@@ -5,6 +5,8 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from roder_trio.schema.ids import as_tuple
+
 
 @attrs.frozen
 class Image:
@@ -18,7 +20,7 @@ class UserMessage:
     """What a user said, or what stands in the user's place."""
 
     text: str
-    images: tuple[Image, ...] = attrs.field(default=(), converter=tuple)
+    images: tuple[Image, ...] = attrs.field(default=(), converter=as_tuple)
 
 
 @attrs.frozen
@@ -57,7 +59,7 @@ class ToolResult:
     is_error: bool = False
     display_payload: Any = None
     """JSON for user interfaces; the model never sees it."""
-    images: tuple[Image, ...] = attrs.field(default=(), converter=tuple)
+    images: tuple[Image, ...] = attrs.field(default=(), converter=as_tuple)
 
 
 @attrs.frozen
