@@ -1,1 +1,26 @@
-"""Engines."""
+"""Engines: the shipped providers, the embedded default and the test engine.
+
+Each is imported when it is first named, so that `import roder_trio` loads no provider.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from roder_trio.providers.chat_completions import ChatCompletions
+    from roder_trio.providers.offline import Offline
+    from roder_trio.providers.scripted import ScriptedEngine
+
+_HOMES = {"ChatCompletions": "chat_completions", "Offline": "offline", "ScriptedEngine": "scripted"}
+
+__all__ = ["ChatCompletions", "Offline", "ScriptedEngine"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
