@@ -1,1 +1,1 @@
-"""The command line."""
+"""The command line, for which the extra `cli` is installed; the library never needs it."""
