@@ -1,0 +1,237 @@
+"""What was counted: readings of attempts, and the totals that follow from them.
+
+Within an attempt the latest reading replaces the earlier, attempts add. A record of another thread's attempt counts for
+the goal that it names, never for the thread or a turn. Totals can't be subtracted from (a tier that is lost stays lost,
+a sum that is full stays full), so readings that may still change stand apart from the sums.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import attrs
+
+from roder_trio.schema.event import UsageRecorded
+from roder_trio.schema.usage import MAX_TOKENS, ZERO_USAGE, Attempt, TokenUsage
+
+
+def merge(reading: TokenUsage, report: TokenUsage) -> TokenUsage:
+    """Return the reading after a report of the same attempt: the report, unless it is empty and the reading isn't."""
+    return reading if report.is_empty else report
+
+
+class _Counted(Protocol):
+    """What a sum needs to know of an attempt."""
+
+    @property
+    def turn_id(self) -> str: ...
+    @property
+    def goal_id(self) -> str | None: ...
+    @property
+    def usage(self) -> TokenUsage: ...
+
+
+@attrs.define
+class _Sums:
+    """Totals of attempts that don't change any more."""
+
+    thread: TokenUsage = ZERO_USAGE
+    turns: dict[str, TokenUsage] = attrs.field(factory=dict)
+    goals: dict[str, int] = attrs.field(factory=dict)
+
+    def add(self, counted: _Counted, *, own: bool) -> None:
+        """Add an attempt of the thread itself, or one of a thread below that is charged to a goal here."""
+        if counted.usage.is_empty:
+            return
+        if own:
+            self.thread += counted.usage
+            self.turns[counted.turn_id] = self.turns.get(counted.turn_id, ZERO_USAGE) + counted.usage
+        if counted.goal_id is not None:
+            self.goals[counted.goal_id] = _capped(self.goals.get(counted.goal_id, 0) + counted.usage.total_tokens)
+
+
+class Ledger:
+    """The fold of a log's usage records, in any order: per attempt the one with the highest report."""
+
+    __slots__ = ("_records",)
+
+    def __init__(self) -> None:
+        self._records: dict[str, UsageRecorded] = {}
+
+    def __iter__(self) -> Iterator[UsageRecorded]:
+        """The record that counts of each attempt."""
+        return iter(self._records.values())
+
+    def apply(self, record: UsageRecorded) -> None:
+        """Take one record; one that says nothing, or less than was known, changes nothing."""
+        known = self._records.get(record.attempt_id)
+        if not record.usage.is_empty and (known is None or record.report > known.report):
+            self._records[record.attempt_id] = record
+
+    @property
+    def thread(self) -> TokenUsage:
+        """The total of the thread's own attempts."""
+        return self._sums().thread
+
+    def turn(self, turn_id: str) -> TokenUsage:
+        """Return the total of one turn."""
+        return self._sums().turns.get(turn_id, ZERO_USAGE)
+
+    def goal(self, goal_id: str) -> int:
+        """Return the total tokens charged to one goal, those of threads below included."""
+        return self._sums().goals.get(goal_id, 0)
+
+    def _sums(self) -> _Sums:
+        sums = _Sums()
+        for record in self:
+            sums.add(record, own=record.origin_thread_id is None)
+        return sums
+
+
+@attrs.define
+class _Slot:
+    """An attempt whose reading may still change, as one thread sees it."""
+
+    turn_id: str
+    goal_id: str | None
+    own: bool
+    report: int = 0
+    usage: TokenUsage = ZERO_USAGE
+
+    def raise_to(self, report: int, usage: TokenUsage) -> None:
+        """Take a reading that is known elsewhere, if it is a later one."""
+        if report > self.report:
+            self.report, self.usage = report, usage
+
+
+class ThreadTotals:
+    """What the board holds of one thread: sums of what is closed, and the readings that may still change.
+
+    It outlives the incarnations of the thread. A load begins with `begin_load` and ends, unless it fails, with
+    `hand_over`; until then, also before the first one, each attempt that closes is kept for itself, for only then is
+    it known whether the snapshot has all of it.
+    """
+
+    __slots__ = ("_closed", "_dropped", "_loading", "_open", "_sums", "thread_id")
+
+    def __init__(self, thread_id: str) -> None:
+        self.thread_id = thread_id
+        self._sums = _Sums()
+        self._open: dict[str, _Slot] = {}
+        self._closed: dict[str, _Slot] = {}
+        """Closed since the load began."""
+        self._dropped: dict[str, _Slot] = {}
+        """Closed without having been settled, so an append that is under way may still land."""
+        self._loading = True
+
+    # -- attempts ----------------------------------------------------------------------------------------------------
+
+    def open_attempt(self, attempt: Attempt) -> None:
+        """Begin to count an attempt of this thread, or of one below that is charged to a goal of this one."""
+        own = attempt.thread_id == self.thread_id
+        goal_id = attempt.goal_id
+        if not own:
+            goals = [ancestor.goal_id for ancestor in attempt.ancestors if ancestor.thread_id == self.thread_id]
+            goal_id = goals[0] if goals else None
+        self._open.setdefault(attempt.attempt_id, _Slot(attempt.turn_id, goal_id, own))
+
+    def observe(self, attempt_id: str, usage: TokenUsage) -> bool:
+        """Take a report of an open attempt; True if its reading changed."""
+        slot = self._open.get(attempt_id)
+        if slot is None:
+            return False
+        merged = merge(slot.usage, usage)
+        if merged == slot.usage:
+            return False
+        slot.report, slot.usage = slot.report + 1, merged
+        return True
+
+    def reading(self, attempt_id: str) -> tuple[int, TokenUsage]:
+        """Return report and usage of an open attempt; 0 and the empty usage if nothing was observed."""
+        slot = self._open.get(attempt_id)
+        return (0, ZERO_USAGE) if slot is None else (slot.report, slot.usage)
+
+    def close_attempt(self, attempt_id: str) -> None:
+        """The attempt is settled: its reading is final."""
+        slot = self._open.pop(attempt_id, None)
+        if slot is None:
+            return
+        if self._loading:
+            self._closed[attempt_id] = slot
+        else:
+            self._sums.add(slot, own=slot.own)
+
+    def drop_attempt(self, attempt_id: str, durable_report: int, durable_usage: TokenUsage) -> None:
+        """The attempt could not be settled: its reading goes back to what is known to be durable."""
+        slot = self._open.pop(attempt_id, None)
+        if slot is not None:
+            slot.report, slot.usage = durable_report, durable_usage
+            self._dropped[attempt_id] = slot
+
+    def record_landed(self, attempt_id: str, report: int, usage: TokenUsage) -> None:
+        """An append for a dropped attempt landed after all: it counts from now on."""
+        slot = self._dropped.get(attempt_id)
+        if slot is not None:
+            slot.raise_to(report, usage)
+
+    @property
+    def has_open_attempts(self) -> bool:
+        """Whether an attempt is open, so that the thread must stay resident."""
+        return bool(self._open)
+
+    # -- the snapshot ------------------------------------------------------------------------------------------------
+
+    def begin_load(self) -> None:
+        """The store is about to be read: what is closed by now is whole in what it will give."""
+        for slot in self._closed.values():
+            self._sums.add(slot, own=slot.own)
+        self._closed.clear()
+        self._loading = True
+
+    def hand_over(self, ledger: Ledger) -> None:
+        """Take what was loaded as the truth, but of attempts that were open since the load began the later reading."""
+        sums = _Sums()
+        for record in ledger:
+            apart = self._open.get(record.attempt_id) or self._dropped.get(record.attempt_id)
+            apart = apart or self._closed.get(record.attempt_id)
+            if apart is None:
+                sums.add(record, own=record.origin_thread_id is None)
+            else:
+                apart.raise_to(record.report, record.usage)
+        for slot in self._closed.values():
+            sums.add(slot, own=slot.own)
+        self._closed.clear()
+        self._sums = sums
+        self._loading = False
+
+    # -- totals ------------------------------------------------------------------------------------------------------
+
+    @property
+    def thread(self) -> TokenUsage:
+        """The total of the thread's own attempts."""
+        return sum((slot.usage for slot in self._apart() if slot.own), self._sums.thread)
+
+    def turn(self, turn_id: str) -> TokenUsage:
+        """Return the total of one turn that wasn't forgotten."""
+        closed = self._sums.turns.get(turn_id, ZERO_USAGE)
+        return sum((slot.usage for slot in self._apart() if slot.own and slot.turn_id == turn_id), closed)
+
+    def goal(self, goal_id: str) -> int:
+        """Return the total tokens charged to one goal, those of threads below included."""
+        charged = sum(slot.usage.total_tokens for slot in self._apart() if slot.goal_id == goal_id)
+        return _capped(charged + self._sums.goals.get(goal_id, 0))
+
+    def forget_turn(self, turn_id: str) -> None:
+        """Drop the sum of a turn that has its terminal event."""
+        self._sums.turns.pop(turn_id, None)
+
+    def forget_turns(self, *, keep: str | None = None) -> None:
+        """Drop the sums of all turns but one, such as the open one after a load."""
+        self._sums.turns = {turn_id: usage for turn_id, usage in self._sums.turns.items() if turn_id == keep}
+
+    def _apart(self) -> Iterator[_Slot]:
+        for slots in (self._open, self._closed, self._dropped):
+            yield from slots.values()
+
+
+def _capped(tokens: int) -> int:
+    return min(tokens, MAX_TOKENS)
