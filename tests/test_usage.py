@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from roder_trio.logic.usage import Ledger, ThreadTotals, merge
 from roder_trio.schema.event import UsageRecorded
-from roder_trio.schema.usage import MAX_TOKENS, ZERO_USAGE, Ancestor, Attempt, Purpose, TokenUsage
+from roder_trio.schema.usage import MAX_TOKENS, ZERO_USAGE, Attempt, Purpose, TokenUsage
 
 U = TokenUsage
 
@@ -130,7 +130,7 @@ def test_addition_is_associative_and_commutative_with_the_zero_as_identity(a, b,
     ],
 )
 def test_the_last_report_of_an_attempt_is_its_reading(reports, last, records):
-    totals = ThreadTotals("t")
+    totals = ThreadTotals()
     totals.open_attempt(attempt("a"))
     changes = [totals.observe("a", total(report)) for report in reports]
     assert totals.reading("a") == (records, total(last))
@@ -199,7 +199,7 @@ def test_a_ledger_is_the_same_in_any_order_and_with_repetitions(told, random):
 
 
 def test_totals_hold_closed_and_open_attempts():
-    totals = ThreadTotals("t")
+    totals = ThreadTotals()
     totals.hand_over(ledger(record("old", total(100), turn_id="v", goal_id="g")))
     totals.open_attempt(attempt("a", goal_id="g"))
     totals.open_attempt(attempt("b"))
@@ -220,7 +220,7 @@ def test_totals_hold_closed_and_open_attempts():
 
 
 def test_an_attempt_that_reported_nothing_leaves_nothing():
-    totals = ThreadTotals("t")
+    totals = ThreadTotals()
     totals.hand_over(Ledger())
     totals.open_attempt(attempt("a", goal_id="g"))
     totals.observe("a", ZERO_USAGE)
@@ -229,14 +229,14 @@ def test_an_attempt_that_reported_nothing_leaves_nothing():
 
 
 def test_an_observation_of_an_attempt_that_is_not_open_is_refused():
-    totals = ThreadTotals("t")
+    totals = ThreadTotals()
     assert not totals.observe("a", total(5))
     assert totals.reading("a") == (0, ZERO_USAGE)
     assert totals.thread == ZERO_USAGE
 
 
 def test_opening_twice_keeps_the_reading():
-    totals = ThreadTotals("t")
+    totals = ThreadTotals()
     totals.open_attempt(attempt("a"))
     totals.observe("a", total(5))
     totals.open_attempt(attempt("a"))
@@ -244,20 +244,17 @@ def test_opening_twice_keeps_the_reading():
 
 
 def test_an_attempt_below_is_charged_to_the_goal_that_it_names_here():
-    below = attempt("a", thread_id="child", goal_id="own", ancestors=(Ancestor("t", "g"), Ancestor("root", "r")))
-    totals, unnamed = ThreadTotals("t"), ThreadTotals("x")
-    for board in (totals, unnamed):
-        board.hand_over(Ledger())
-        board.open_attempt(below)
-        board.observe("a", total(7))
+    totals = ThreadTotals()
+    totals.hand_over(Ledger())
+    totals.open_charge(attempt("a", thread_id="child", goal_id="own"), "g")
+    totals.observe("a", total(7))
     assert (totals.thread, totals.turn("u"), totals.goal("g"), totals.goal("own")) == (ZERO_USAGE, ZERO_USAGE, 7, 0)
     totals.close_attempt("a")
     assert (totals.thread, totals.turn("u"), totals.goal("g")) == (ZERO_USAGE, ZERO_USAGE, 7)
-    assert (unnamed.thread, unnamed.goal("own"), unnamed.goal("g")) == (ZERO_USAGE, 0, 0)
 
 
 def test_a_dropped_attempt_goes_back_to_what_is_durable_and_a_late_record_still_counts():
-    totals = ThreadTotals("t")
+    totals = ThreadTotals()
     totals.hand_over(Ledger())
     totals.open_attempt(attempt("a", goal_id="g"))
     for tokens in (10, 20, 30):
@@ -278,7 +275,7 @@ def test_a_dropped_attempt_goes_back_to_what_is_durable_and_a_late_record_still_
 
 
 def test_forgotten_turns_stay_in_the_thread():
-    totals = ThreadTotals("t")
+    totals = ThreadTotals()
     totals.hand_over(ledger(*(record(name, total(1), turn_id=name) for name in "abc")))
     totals.forget_turn("a")
     totals.forget_turn("a")
@@ -291,7 +288,7 @@ def test_forgotten_turns_stay_in_the_thread():
 
 
 def test_a_goal_that_is_full_stays_full():
-    totals = ThreadTotals("t")
+    totals = ThreadTotals()
     totals.hand_over(ledger(record("a", total(MAX_TOKENS), goal_id="g"), record("b", total(1), goal_id="g")))
     totals.open_attempt(attempt("c", goal_id="g"))
     totals.observe("c", total(5))
@@ -300,7 +297,7 @@ def test_a_goal_that_is_full_stays_full():
 
 @pytest.mark.parametrize("before", range(4))
 def test_a_snapshot_is_merged_whenever_it_comes(before):
-    totals = ThreadTotals("t")
+    totals = ThreadTotals()
     snapshot = ledger(record("old", total(100)), record("a", total(10), 1))
     steps = [
         lambda: totals.observe("a", total(10)),
@@ -318,7 +315,7 @@ def test_a_snapshot_is_merged_whenever_it_comes(before):
 
 
 def test_a_snapshot_that_knows_more_of_an_attempt_wins():
-    totals = ThreadTotals("t")
+    totals = ThreadTotals()
     for name in ("open", "closed"):
         totals.open_attempt(attempt(name))
         totals.observe(name, total(1))
@@ -333,7 +330,7 @@ class Board(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.totals = ThreadTotals("t")
+        self.totals = ThreadTotals()
         self.log: list[UsageRecorded] = []
         self.readings: dict[str, TokenUsage] = {}
         self.open: dict[str, tuple[int, TokenUsage]] = {}

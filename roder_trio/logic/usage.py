@@ -111,10 +111,9 @@ class ThreadTotals:
     it known whether the snapshot has all of it.
     """
 
-    __slots__ = ("_closed", "_dropped", "_loading", "_open", "_sums", "thread_id")
+    __slots__ = ("_closed", "_dropped", "_loading", "_open", "_sums")
 
-    def __init__(self, thread_id: str) -> None:
-        self.thread_id = thread_id
+    def __init__(self) -> None:
         self._sums = _Sums()
         self._open: dict[str, _Slot] = {}
         self._closed: dict[str, _Slot] = {}
@@ -126,13 +125,12 @@ class ThreadTotals:
     # -- attempts ----------------------------------------------------------------------------------------------------
 
     def open_attempt(self, attempt: Attempt) -> None:
-        """Begin to count an attempt of this thread, or of one below that is charged to a goal of this one."""
-        own = attempt.thread_id == self.thread_id
-        goal_id = attempt.goal_id
-        if not own:
-            goals = [ancestor.goal_id for ancestor in attempt.ancestors if ancestor.thread_id == self.thread_id]
-            goal_id = goals[0] if goals else None
-        self._open.setdefault(attempt.attempt_id, _Slot(attempt.turn_id, goal_id, own))
+        """Begin to count an attempt of this thread."""
+        self._open.setdefault(attempt.attempt_id, _Slot(attempt.turn_id, attempt.goal_id, own=True))
+
+    def open_charge(self, attempt: Attempt, goal_id: str) -> None:
+        """Begin to count an attempt of a thread below, for a goal of this thread and nothing else."""
+        self._open.setdefault(attempt.attempt_id, _Slot(attempt.turn_id, goal_id, own=False))
 
     def observe(self, attempt_id: str, usage: TokenUsage) -> bool:
         """Take a report of an open attempt; True if its reading changed."""
