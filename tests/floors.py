@@ -5,6 +5,7 @@ stands in the room `logic`.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -191,10 +192,11 @@ def _handler_breaks(node: ast.AST) -> Iterator[str]:
         return
     if node.type is None:
         yield "a bare except"
-    elif "BaseException" in ast.unparse(node.type) and not _reraises(node):
-        yield "a BaseException that is caught for good"
-    elif "Cancelled" in ast.unparse(node.type):
-        yield "a Cancelled that is caught"
+        return
+    caught = {name.rpartition(".")[2] for name in re.findall(r"[\w.]+", ast.unparse(node.type))}
+    for greedy in sorted(caught & {"BaseException", "Cancelled"}):
+        if not _reraises(node):
+            yield f"a {greedy} that is caught for good"
 
 
 def _name_breaks(node: ast.AST, room: str) -> Iterator[str]:

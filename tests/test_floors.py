@@ -57,7 +57,7 @@ BROKEN = [
     ("actors.turn", "trio.lowlevel.spawn_system_task(f)"),
     ("actors.turn", "try:\n    f()\nexcept:\n    raise"),
     ("actors.turn", "try:\n    f()\nexcept BaseException:\n    pass"),
-    ("actors.turn", "try:\n    f()\nexcept trio.Cancelled:\n    raise"),
+    ("actors.turn", "try:\n    f()\nexcept trio.Cancelled:\n    pass"),
 ]
 
 SOUND = [
@@ -80,6 +80,8 @@ SOUND = [
     ("actors.turn", "@asynccontextmanager\nasync def opened():\n    yield 1"),
     ("actors.turn", "async def f():\n    def numbers():\n        yield 1\n    return list(numbers())"),
     ("actors.turn", "try:\n    f()\nexcept BaseException:\n    close()\n    raise"),
+    ("actors.turn", "try:\n    f()\nexcept trio.Cancelled:\n    note()\n    raise"),
+    ("actors.turn", "try:\n    f()\nexcept BaseExceptionGroup as group:\n    pass"),
 ]
 
 
