@@ -1,1 +1,29 @@
-"""Where threads are kept."""
+"""The stores of threads; each is imported when it is first asked for."""
+
+from typing import TYPE_CHECKING, Any
+
+from roder_trio.schema.thread import StoreRepair
+
+if TYPE_CHECKING:
+    from roder_trio.stores.jsonl import JsonlThreadStore
+    from roder_trio.stores.memory import MemoryThreadStore
+
+__all__ = ["JsonlThreadStore", "MemoryThreadStore", "StoreRepair"]
+
+_HOMES = {
+    "JsonlThreadStore": "roder_trio.stores.jsonl",
+    "MemoryThreadStore": "roder_trio.stores.memory",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # not every program that uses one store should pay for all
+    from importlib import import_module  # noqa: PLC0415
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

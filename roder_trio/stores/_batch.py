@@ -1,0 +1,119 @@
+"""What every store checks of a batch of records before it stores any of them.
+
+Rules of the room: pure; a batch is refused as a whole, with `InvalidRecord`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from roder_trio.errors import InvalidRecord
+from roder_trio.schema.event import EventEnvelope, ThreadMetadataChanged
+from roder_trio.schema.ids import UNSET, ThreadId, is_valid_id
+from roder_trio.schema.item import ThreadItemEvent
+from roder_trio.schema.thread import (
+    ExtensionStateRecord,
+    OpaqueRecord,
+    Record,
+    Scope,
+    StoredRecord,
+    ThreadMetadata,
+    ThreadScope,
+    TurnScope,
+    frozen_labels,
+)
+
+MAX_APPEND_BYTES = 64 * 1024 * 1024
+"""What the records of one append may take, encoded."""
+
+
+def checked_batch(thread_id: ThreadId, records: Iterable[Record]) -> tuple[StoredRecord, ...]:
+    """Return the records of a batch for `thread_id`. Raises InvalidRecord, and whatever `records` raises."""
+    if isinstance(records, str | bytes | Mapping) or not isinstance(records, Iterable):
+        raise InvalidRecord(f"append takes a sequence of records, not {type(records).__name__}.")
+    batch: tuple[StoredRecord, ...] = tuple(records)
+    for record in batch:
+        fault = fault_of(thread_id, record)
+        if fault is not None:
+            raise InvalidRecord(f"A record for thread {thread_id!r} can't be stored: {fault}.")
+    return batch
+
+
+def fault_of(thread_id: ThreadId, record: object) -> str | None:
+    """Why `record` can't stand in the log of `thread_id`, as far as its outer fields tell; None if it can."""
+    if isinstance(record, EventEnvelope | ThreadItemEvent):
+        if record.thread_id != thread_id and record.thread_id is not None:
+            return f"it names thread {record.thread_id!r}"
+        if record.timestamp.utcoffset() is None:
+            return "its timestamp has no offset"
+        if isinstance(record.event, ThreadMetadataChanged):
+            return _fault_of_change(record.event)
+    elif isinstance(record, ExtensionStateRecord):
+        if scope_thread(record.scope) not in (None, thread_id):
+            return "its scope names another thread"
+    elif not isinstance(record, OpaqueRecord):
+        return f"{type(record).__name__} is no record"
+    return None if is_valid_id(record_id(record)) else "its id is not text of 1 to 512 characters without NUL"
+
+
+def _fault_of_change(event: ThreadMetadataChanged) -> str | None:
+    if event.labels is UNSET:
+        return None
+    try:
+        frozen_labels(event.labels)
+    except (ValueError, TypeError) as error:
+        return str(error)
+    return None
+
+
+def record_id(record: StoredRecord) -> Any:
+    """The identity of a record within its thread; None for an opaque one that has none."""
+    if isinstance(record, OpaqueRecord):
+        return record.value.get("event_id", record.value.get("record_id"))
+    return record.record_id
+
+
+def scope_thread(scope: Scope) -> ThreadId | None:
+    """The thread that a scope names."""
+    return scope.thread_id if isinstance(scope, ThreadScope | TurnScope) else None
+
+
+def fresh(known: Iterable[str] | set[str], batch: Sequence[StoredRecord]) -> list[StoredRecord]:
+    """The records of `batch` whose ids are not `known`, each id once, in order."""
+    seen: set[str] = set()
+    found = []
+    for record in batch:
+        key = record_id(record)
+        if key in known or key in seen:
+            continue
+        seen.add(key)
+        found.append(record)
+    return found
+
+
+def check_new_thread(metadata: ThreadMetadata) -> None:
+    """Check what `create_thread` was given. Raises ValueError for a bad id, InvalidRecord for dates without offset."""
+    if not isinstance(metadata, ThreadMetadata):
+        raise TypeError(f"create_thread takes ThreadMetadata, not {type(metadata).__name__}")
+    if not is_valid_id(metadata.thread_id):
+        raise ValueError("a thread id must be text of 1 to 512 characters without NUL")
+    if metadata.created_at.utcoffset() is None or metadata.updated_at.utcoffset() is None:
+        raise InvalidRecord(f"The dates of thread {metadata.thread_id!r} need an offset.")
+
+
+def creation(metadata: ThreadMetadata) -> tuple[object, ...]:
+    """The fields that tell one creation of a thread from another: those that no record moves."""
+    return (
+        metadata.thread_id,
+        metadata.title,
+        metadata.workspace,
+        metadata.provider,
+        metadata.model,
+        metadata.reasoning,
+        metadata.tool_allowlist,
+        metadata.developer_instructions,
+        metadata.parent_thread_id,
+        metadata.forked_from_turn_id,
+        metadata.agent_path,
+        dict(metadata.labels),
+        metadata.created_at,
+    )

@@ -1,0 +1,120 @@
+"""The form of a journal: a header line, then one line for each batch, with its number and checksum.
+
+Rules of the room: pure, bytes in and values out. A batch counts only if its line ends, parses, and its checksum and
+number fit. Bytes after the last good batch are a torn tail if no whole batch stands among them: a crash can leave
+those. Anything else is damage, which no crash explains.
+"""
+
+import re
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from roder_trio import codec
+from roder_trio.codec.text import dump
+from roder_trio.errors import SchemaTooNew
+from roder_trio.schema.ids import ThreadId
+
+FORMAT = "roder_trio.thread"
+VERSION = 1
+
+_BATCH = re.compile(rb'\{"batch":([1-9][0-9]{0,18}),"crc":"([0-9a-f]{8})","records":(?=\[)')
+
+
+class Damage(ValueError):
+    """A journal that no crash explains, with the line (from 1) and byte offset of the trouble."""
+
+    def __init__(self, line: int, offset: int, detail: str) -> None:
+        super().__init__(detail)
+        self.line = line
+        self.offset = offset
+
+
+@attrs.frozen
+class Journal:
+    """A journal as read: `batches` of records as JSON values, the first of them the creation.
+
+    `end` is the offset after the last good batch, `tail` the number of torn bytes behind it.
+    """
+
+    thread_id: ThreadId
+    batches: list[list[dict[str, Any]]]
+    end: int
+    tail: int
+
+
+def encode_header(thread_id: ThreadId) -> bytes:
+    """The first line of a journal."""
+    return dump({"format": FORMAT, "version": VERSION, "thread_id": thread_id}) + b"\n"
+
+
+def encode_batch(number: int, records: Sequence[bytes]) -> bytes:
+    """One line for a batch of encoded records."""
+    array = b"[" + b",".join(records) + b"]"
+    return b'{"batch":%d,"crc":"%08x","records":%b}\n' % (number, zlib.crc32(array), array)
+
+
+def read_journal(data: bytes) -> Journal:
+    """Read a whole journal. Raises Damage, SchemaTooNew."""
+    thread_id = read_thread_id(data)
+    position = data.find(b"\n") + 1
+    batches: list[list[dict[str, Any]]] = []
+    while position < len(data):
+        following = data.find(b"\n", position) + 1
+        found = _read_batch(data, position, following) if following else None
+        line = len(batches) + 2
+        if found is None:
+            _refuse_whole_batch(data, position, line)
+            break
+        number, records = found
+        if number != len(batches) + 1:
+            raise Damage(line, position, f"batch {number} stands where batch {len(batches) + 1} belongs")
+        batches.append(records)
+        position = following
+    if not batches:
+        raise Damage(2, position, "the batch that created the thread is missing")
+    return Journal(thread_id, batches, position, len(data) - position)
+
+
+def read_thread_id(data: bytes) -> ThreadId:
+    """The id of the thread whose journal this is, from its header. Raises Damage, SchemaTooNew."""
+    try:
+        header = codec.parse_json(data[: data.find(b"\n") + 1])
+    except codec.DecodeError:
+        header = None
+    if not isinstance(header, dict) or header.get("format") != FORMAT or type(header.get("version")) is not int:
+        raise Damage(1, 0, "the header is no header of a thread")
+    if header["version"] > VERSION:
+        raise SchemaTooNew(
+            f"A journal has version {header['version']}, this program reads up to {VERSION}; upgrade it."
+        )
+    thread_id = header.get("thread_id")
+    if not isinstance(thread_id, str):
+        raise Damage(1, 0, "the header names no thread")
+    return thread_id
+
+
+def _read_batch(data: bytes, start: int, end: int) -> tuple[int, list[dict[str, Any]]] | None:
+    """The number and records of the batch whose line is `data[start:end]`; None if it isn't whole."""
+    head = _BATCH.match(data, start, end)
+    if head is None or data[end - 2 : end] != b"}\n":
+        return None
+    array = data[head.end() : end - 2]
+    if zlib.crc32(array) != int(head[2], 16):
+        return None
+    try:
+        records = codec.parse_json(array)
+    except codec.DecodeError:
+        return None
+    whole = isinstance(records, list) and all(isinstance(record, dict) for record in records)
+    return (int(head[1]), records) if whole else None
+
+
+def _refuse_whole_batch(data: bytes, start: int, line: int) -> None:
+    """Raise Damage if a whole batch stands anywhere in what should be a torn tail."""
+    for head in _BATCH.finditer(data, start):
+        end = data.find(b"\n", head.end()) + 1
+        if end and _read_batch(data, head.start(), end) is not None:
+            raise Damage(line, start, "bytes that are no batch stand before a whole one")
