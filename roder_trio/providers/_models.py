@@ -1,0 +1,74 @@
+"""The list of models that a server offers, with what is known of them beforehand.
+
+Kept for `KEEP` seconds of trio's clock. A call that fails leaves what was known. What the server says of a model's
+context wins; everything else is taken from the given row.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+import attrs
+import trio
+
+from roder_trio.errors import ProviderFailure
+from roder_trio.providers._http import Exchange, fetch_json
+from roder_trio.schema.inference import ModelDescriptor
+
+KEEP = 6 * 3600.0
+PATHS = ("models", "v1/models")
+_NOT_FOUND = 404
+_WINDOWS = ("context_length", "context_window", "max_context_length", "max_model_len")
+
+Get = Callable[[str], Awaitable[Exchange]]
+
+
+class ModelList:
+    """The rows of one provider; `rows` are the newest known."""
+
+    def __init__(self, provider: str, given: tuple[ModelDescriptor, ...]) -> None:
+        self.rows = given
+        self._provider = provider
+        self._given = {row.id: row for row in given}
+        self._fetched_at: float | None = None
+
+    def is_fresh(self) -> bool:
+        """Whether the rows were fetched lately."""
+        return self._fetched_at is not None and trio.current_time() < self._fetched_at + KEEP
+
+    async def refresh(self, get: Get) -> tuple[ModelDescriptor, ...]:
+        """Fetch and return the rows; the former ones if that fails. Raises ProviderFailure if there are none."""
+        try:
+            value = await self._fetch(get)
+        except ProviderFailure:
+            if not self.rows:
+                raise
+            return self.rows
+        self.rows = tuple(self._read(value))
+        self._fetched_at = trio.current_time()
+        return self.rows
+
+    async def _fetch(self, get: Get) -> Any:
+        try:
+            exchange = await get(PATHS[0])
+        except ProviderFailure as failure:
+            if failure.status != _NOT_FOUND:
+                raise
+            exchange = await get(PATHS[1])
+        return await fetch_json(exchange, self._provider)
+
+    def _read(self, value: Any) -> Iterator[ModelDescriptor]:
+        listed = value.get("data", value.get("models")) if isinstance(value, Mapping) else value
+        for entry in listed if isinstance(listed, list) else ():
+            id = entry.get("id") if isinstance(entry, Mapping) else None
+            if isinstance(id, str) and id:
+                yield self._row(id, entry)
+
+    def _row(self, id: str, entry: Mapping[str, Any]) -> ModelDescriptor:
+        row = self._given.get(id) or ModelDescriptor(provider=self._provider, id=id)
+        window = next((entry[name] for name in _WINDOWS if type(entry.get(name)) is int and entry[name] > 0), None)
+        name = entry.get("name")
+        return attrs.evolve(
+            row,
+            display_name=row.display_name or (name if isinstance(name, str) and name else None),
+            context_window=window or row.context_window,
+        )

@@ -1,0 +1,169 @@
+"""A request as the body of a Chat Completions call.
+
+Pure. Key order is fixed and depends on the request alone, so that two rounds of one thread share their bytes.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from roder_trio.errors import ProviderFailure, ProviderFailureKind
+from roder_trio.logic.naming import ToolNames
+from roder_trio.providers.chat_completions.messages import messages
+from roder_trio.providers.chat_completions.profile import Profile
+from roder_trio.schema.inference import EngineTarget, InferenceRequest, ToolDefinition
+
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+OPTIONAL = (
+    "stream_options",
+    "parallel_tool_calls",
+    "reasoning_effort",
+    "thinking",
+    "reasoning",
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "top_p",
+    "service_tier",
+    "prompt_cache_key",
+)
+"""Parameters that a request may go without."""
+
+
+def encode(
+    request: InferenceRequest,
+    profile: Profile,
+    *,
+    target: EngineTarget,
+    names: ToolNames | None = None,
+    without: Collection[str] = (),
+) -> dict[str, Any]:
+    """Return the body of `request`; the parameters `without` are left out. Raises ProviderFailure."""
+    names = names or tool_names(request, profile)
+    if request.runtime.hosted_web_search != "disabled":
+        raise _unsupported("hosted web search")
+    body: dict[str, Any] = {
+        "model": request.model.model,
+        "messages": messages(request, profile, target, names),
+        "stream": True,
+    }
+    if profile.include_stream_usage:
+        body["stream_options"] = {"include_usage": True}
+    body |= _tools(request, profile, names)
+    body |= _reasoning(request, profile)
+    body |= _output(request, profile)
+    if profile.service_tier and request.runtime.service_tier:
+        body["service_tier"] = request.runtime.service_tier
+    if profile.prompt_cache_key and request.runtime.prompt_cache_key:
+        body["prompt_cache_key"] = request.runtime.prompt_cache_key
+    return {name: value for name, value in body.items() if name not in without}
+
+
+def tool_names(request: InferenceRequest, profile: Profile) -> ToolNames:
+    """Return the two-way map of the request's tool names."""
+    return ToolNames((tool.name for tool in request.tools), profile.tool_name_limit)
+
+
+def sorted_schema(value: Any) -> Any:
+    """Return a schema with its keys in one order, so that equal schemas give equal bytes."""
+    if isinstance(value, Mapping):
+        return {name: sorted_schema(value[name]) for name in sorted(value)}
+    if isinstance(value, list | tuple):
+        return [sorted_schema(part) for part in value]
+    return value
+
+
+def is_strict(schema: Any) -> bool:
+    """Whether every object in `schema` is closed and requires all its properties."""
+    if isinstance(schema, Mapping):
+        properties = schema.get("properties")
+        if schema.get("type") == "object" or isinstance(properties, Mapping):
+            names = set(properties) if isinstance(properties, Mapping) else set()
+            if schema.get("additionalProperties") is not False or set(schema.get("required", ())) != names:
+                return False
+        return all(is_strict(part) for part in schema.values())
+    return all(is_strict(part) for part in schema) if isinstance(schema, list | tuple) else True
+
+
+def _tools(request: InferenceRequest, profile: Profile, names: ToolNames) -> dict[str, Any]:
+    if not request.tools:
+        return {}
+    choice = request.tool_choice
+    out: dict[str, Any] = {"tools": [_tool(tool, profile, names) for tool in request.tools]}
+    if choice.mode == "specific":
+        out["tool_choice"] = {"type": "function", "function": {"name": names.wire(choice.name or "")}}
+    else:
+        out["tool_choice"] = _CHOICES[choice.mode]
+    if profile.include_parallel_tool_calls and not request.runtime.parallel_tool_calls:
+        out["parallel_tool_calls"] = False
+    return out
+
+
+def _tool(tool: ToolDefinition, profile: Profile, names: ToolNames) -> dict[str, Any]:
+    function = {
+        "name": names.wire(tool.name),
+        "description": tool.description,
+        "parameters": sorted_schema(tool.parameters),
+    }
+    if profile.strict_schemas and is_strict(tool.parameters):
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def _reasoning(request: InferenceRequest, profile: Profile) -> dict[str, Any]:
+    wanted = request.reasoning
+    off = wanted.level == "none"
+    effort = profile.effort_aliases.get(wanted.level, wanted.level) if wanted.level and not off else None
+    if profile.thinking_style == "none" or not (wanted.enabled or off):
+        return {}
+    if profile.thinking_style == "toggle":
+        kind = {"thinking": {"type": "disabled" if off else "enabled"}}
+        return {**kind, "reasoning_effort": effort} if effort else kind
+    if off:
+        return {}
+    if profile.thinking_style == "object":
+        return {"reasoning": {"effort": effort} if effort else {"enabled": True}}
+    return {"reasoning_effort": effort} if effort else {}
+
+
+def _output(request: InferenceRequest, profile: Profile) -> dict[str, Any]:
+    wanted = request.output
+    out: dict[str, Any] = {}
+    if wanted.max_tokens is not None:
+        out[profile.max_tokens_field] = wanted.max_tokens
+    if profile.sampling and wanted.temperature is not None:
+        out["temperature"] = wanted.temperature
+    if profile.sampling and wanted.top_p is not None:
+        out["top_p"] = wanted.top_p
+    if wanted.response_format is not None:
+        out["response_format"] = _response_format(wanted.response_format, profile)
+    return out
+
+
+def _response_format(schema: Mapping[str, Any], profile: Profile) -> dict[str, Any]:
+    if profile.structured_output == "json_object":
+        return {"type": "json_object"}
+    if profile.structured_output == "none":
+        raise _unsupported("structured output")
+    named: dict[str, Any] = {"name": "output", "schema": sorted_schema(schema)}
+    if profile.strict_schemas and is_strict(schema):
+        named["strict"] = True
+    return {"type": "json_schema", "json_schema": named}
+
+
+def _unsupported(what: str) -> ProviderFailure:
+    message = f"The Chat Completions dialect has no {what} here; leave it out or use another engine."
+    return ProviderFailure(ProviderFailureKind.INVALID_REQUEST, message, cause="unsupported")
+
+
+def named_parameters(message: str, parameter: str | None, sent: Sequence[str]) -> list[str]:
+    """Return the optional parameters of `sent` that an error names, by its field or in its text."""
+    head = (parameter or "").partition(".")[0]
+    return [name for name in OPTIONAL if name in sent and (name == head or _names(message, name))]
+
+
+def _names(message: str, name: str) -> bool:
+    # words of plain English count only in quotes
+    pattern = rf"\b{name}\b" if "_" in name else rf"['\"`]{name}\b"
+    return re.search(pattern, message) is not None
