@@ -46,10 +46,10 @@ def read_cursor(scope: Sequence[str | None], cursor: str) -> Key:
         parts = json.loads(base64.b64decode(cursor.encode(), altchars=b"-_", validate=True))
         updated_at = datetime.fromisoformat(parts[-2])
         thread_id = parts[-1]
-        fits = parts[:-2] == list(scope) and isinstance(thread_id, str) and updated_at.utcoffset() is not None
+        fits = parts[:-2] == list(scope) and write_cursor(scope, (updated_at, thread_id)) == cursor
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, binascii.Error) as error:
         raise InvalidCursor("The cursor was not made by this store; list from the start.") from error
-    if not fits:
+    if not fits or updated_at.utcoffset() is None or not isinstance(thread_id, str):
         raise InvalidCursor("The cursor belongs to another store, list or label; list from the start.")
     return (updated_at, thread_id)
 
