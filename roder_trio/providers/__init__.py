@@ -7,11 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from roder_trio.providers._http import SharedClient as SharedClient
     from roder_trio.providers.chat_completions import ChatCompletions
     from roder_trio.providers.offline import Offline
     from roder_trio.providers.scripted import ScriptedEngine
 
-_HOMES = {"ChatCompletions": "chat_completions", "Offline": "offline", "ScriptedEngine": "scripted"}
+_HOMES = {"ChatCompletions": "chat_completions", "Offline": "offline", "ScriptedEngine": "scripted", "SharedClient": "_http"}
 
 __all__ = ["ChatCompletions", "Offline", "ScriptedEngine"]
 

@@ -1,0 +1,58 @@
+"""The handle of a thread's foreground job, and the port through which the job speaks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import trio
+
+from roder_trio.actors._cell import Port
+from roder_trio.actors.steering import SteeringSignal
+from roder_trio.errors import StorageError
+from roder_trio.schema.event import Event
+from roder_trio.schema.inference import InferenceEvent
+
+
+@attrs.define(eq=False)
+class Job:
+    """A turn, or a manual compaction, as others see it: who it is and how to stop it."""
+
+    turn_id: str
+    is_turn: bool = True
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    signal: SteeringSignal = attrs.field(factory=SteeringSignal)
+    cause: str | None = None
+    """Why the job was told to stop; the first word wins."""
+    sealed: bool = False
+    """True once the turn has decided to finish: nothing reaches it any more."""
+
+    def cancel(self, reason: str) -> bool:
+        """Stop the job at once; False if it is out of reach or was stopped before."""
+        if self.sealed or self.cause is not None:
+            return False
+        self.cause = reason
+        self.scope.cancel()
+        return True
+
+
+@attrs.frozen(eq=False)
+class JobPort:
+    """What a job may do to its thread. `show` and `publish` are synchronous and wait for nothing."""
+
+    port: Port
+    grace: float
+    """Seconds that a report waits, shielded, to learn its fate."""
+    show: Callable[[InferenceEvent], None]
+    publish: Callable[[Event], None]
+    attached_goal: Callable[[], str | None]
+    """The goal that the job's turn is attached to at this moment."""
+
+    async def report(self, payload: Any) -> Any:
+        """Report what must be stored, and wait under a shield until its fate is known.
+
+        Raises StorageError if it can't be stored or `grace` ends first, ActorCrashed if the thread's actor fails, and
+        CommandRefused where a report can be refused.
+        """
+        with trio.move_on_after(self.grace, shield=True):
+            return await self.port.report(payload)
+        raise StorageError("The thread did not store a turn's report in time; its store may hang.")

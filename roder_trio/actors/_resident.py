@@ -1,0 +1,131 @@
+"""A resident thread: the cell that outlives its actor's incarnations, and the loop that supervises them.
+
+A thread that crashes too often is parked: its requests are refused with the cause until, a minute later, one of them is
+let through to a fresh incarnation. Archiving and deleting need no state and pass at any time.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from roder_trio.actors._cell import Mailbox, Request
+from roder_trio.actors._job import Job
+from roder_trio.actors._services import Services
+from roder_trio.actors._supervisor import RESTART_WINDOW, RestartsExhausted, supervise
+from roder_trio.actors.thread import ThreadActor
+from roder_trio.errors import ActorCrashed, RuntimeClosed, RuntimeDraining, ThreadFailed
+from roder_trio.schema.command import Archive, Compact, StartTurn
+from roder_trio.schema.event import ThreadFailedEvent
+
+log = logging.getLogger(__name__)
+
+
+class ResidentThread:
+    """The mailbox, the job and the lifetime of one thread in memory."""
+
+    __slots__ = (
+        "_crashed",
+        "_first",
+        "_on_departed",
+        "_services",
+        "gone",
+        "job",
+        "mailbox",
+        "parked",
+        "pins",
+        "scope",
+        "thread_id",
+        "waiting",
+    )
+
+    def __init__(self, thread_id: str, services: Services, on_departed: Callable[["ResidentThread"], None]) -> None:
+        self.thread_id = thread_id
+        self.mailbox = Mailbox()
+        self.job: Job | None = None
+        self.waiting: deque[Request] = deque()
+        """Requests that an incarnation deferred, first in, first out."""
+        self.pins = 0
+        """Direct compactions that keep the thread in memory."""
+        self.parked = False
+        self.scope = trio.CancelScope()
+        self.gone: trio.Event | None = None
+        """From the moment the thread departs: set once it has left."""
+        self._services = services
+        self._on_departed = on_departed
+        self._crashed = False
+        self._first: Request | None = None
+        """The request that a parked thread let through."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing keeps the thread in memory."""
+        busy = self.mailbox.unanswered or self.pins or self.job is not None or self.parked
+        return not busy and not self._services.accounting.has_open_attempts(self.thread_id)
+
+    def refuse_waiting_turns(self) -> None:
+        """The runtime drains: turns that wait for the slot won't begin."""
+        for request in self.waiting:
+            if isinstance(request.payload, StartTurn | Compact):
+                request.reject(RuntimeDraining())
+
+    def depart(self) -> None:
+        """Take no more requests; who asks from now on waits until the thread has left."""
+        if self.gone is None:
+            self.gone = trio.Event()
+            self._on_departed(self)
+
+    def evict(self) -> None:
+        """Leave memory. Call it only when idle."""
+        self.depart()
+        self.scope.cancel()
+
+    async def run(self) -> None:
+        """Serve until the thread departs. Cancelling it makes it leave, with all requests answered."""
+        try:
+            with self.scope:
+                await self._serve()
+        finally:
+            self.depart()
+            self.mailbox.close(RuntimeClosed if self._services.lifecycle.closed else ActorCrashed)
+            grace = self._services.config.deadlines.shutdown_stage_grace
+            with trio.move_on_after(grace, shield=True):
+                await self._release()
+            self._services.accounting.forget(self.thread_id)
+            assert self.gone is not None
+            self.gone.set()
+
+    async def _release(self) -> None:
+        try:
+            await self._services.store.release_thread(self.thread_id)
+        except Exception:
+            log.exception("thread %s could not be released by its store", self.thread_id)
+            self._services.lifecycle.unreleased.add(self.thread_id)
+
+    async def _serve(self) -> None:
+        while self.gone is None:
+            try:
+                await supervise(f"thread {self.thread_id}", self._incarnate)
+            except RestartsExhausted as exhausted:
+                self._first = await self._park(exhausted.__cause__ or exhausted)
+
+    async def _incarnate(self) -> None:
+        recovers, self._crashed = self._crashed, True
+        first, self._first = self._first, None
+        await ThreadActor(self, self._services, recovers=recovers).run(first)
+        self._crashed = False
+
+    async def _park(self, cause: BaseException) -> Request:
+        """Refuse requests until one may try again, and return that one."""
+        text = f"{type(cause).__name__}: {cause}"
+        self.parked = True
+        self._crashed = False
+        self._services.publish_live(ThreadFailedEvent(text), self.thread_id, None, "runtime")
+        parked_until = trio.current_time() + RESTART_WINDOW
+        while True:
+            request = await self.mailbox.take()
+            if isinstance(request.payload, Archive) or trio.current_time() >= parked_until:
+                self.parked = False
+                return request
+            request.reject(ThreadFailed(self.thread_id, text))

@@ -1,0 +1,89 @@
+"""What every actor of one runtime shares, handed down at its making."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import attrs
+import trio
+
+from roder_trio.actors.accounting import AccountingActor
+from roder_trio.actors.broadcast import EventBroadcast
+from roder_trio.actors.checkpoint import CheckpointTimer
+from roder_trio.logic.thread.facts import EngineFacts
+from roder_trio.ports import InferenceEngine, ThreadStore
+from roder_trio.schema.config import RuntimeConfig
+from roder_trio.schema.event import Event, EventEnvelope
+
+
+def utc_now() -> datetime:
+    """The wall clock, for what people read."""
+    return datetime.now(UTC)
+
+
+def new_id() -> str:
+    """Mint an identifier that is unique in the world."""
+    return str(uuid4())
+
+
+@attrs.define(eq=False)
+class Lifecycle:
+    """Whether the runtime takes new turns, and what could not be stored while it stopped taking them."""
+
+    drain_reason: str | None = None
+    closed: bool = False
+    unstored: set[str] = attrs.field(factory=set)
+    """Turns whose terminal event could not be stored."""
+    interrupted: set[str] = attrs.field(factory=set)
+    """Turns that were interrupted as they started."""
+    unreleased: set[str] = attrs.field(factory=set)
+    """Threads that their store could not release."""
+    changed: trio.Event = attrs.field(factory=trio.Event)
+    """Set, and made anew, when a job ended or a request was answered while someone drains."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether new turns are refused."""
+        return self.drain_reason is not None
+
+    def resume(self) -> None:
+        """Take turns again, unless the runtime shuts down."""
+        if self.drain_reason == "drain":
+            self.notify()
+            self.drain_reason = None
+
+    def notify(self) -> None:
+        """Wake those who wait for the runtime to become quiet."""
+        if self.drain_reason is not None:
+            self.changed.set()
+            self.changed = trio.Event()
+
+
+@attrs.frozen(eq=False)
+class Services:
+    """The shared parts of one runtime."""
+
+    store: ThreadStore
+    accounting: AccountingActor
+    broadcast: EventBroadcast
+    config: RuntimeConfig
+    engines: Mapping[str, InferenceEngine]
+    engine_facts: Mapping[str, EngineFacts]
+    lifecycle: Lifecycle
+    checkpoints: CheckpointTimer
+    jitter: Callable[[], float]
+    """Draws a share of 0 to 0.25 for a retry's delay."""
+
+    def publish_live(self, event: Event, thread_id: str | None, turn_id: str | None, source: str) -> None:
+        """Publish an event that is not stored."""
+        if self.broadcast.has_readers:
+            self.broadcast.publish(envelope(event, thread_id, turn_id, source))
+
+
+def envelope(
+    event: Event, thread_id: str | None = None, turn_id: str | None = None, source: str = "runtime"
+) -> EventEnvelope:
+    """Wrap a live event, as of now."""
+    return EventEnvelope(
+        event_id=new_id(), timestamp=utc_now(), source=source, thread_id=thread_id, turn_id=turn_id, event=event
+    )

@@ -1,0 +1,124 @@
+"""Reading one engine stream, whatever way it ends.
+
+The engine's block runs in a scope of its own. When reading ends, a `finally` inside the block shields that scope and
+bounds it, asks the iterator for usage it has not told, and lets the engine leave. Nothing of ours is raised through the
+block: the reader's verdict is noted, the block left normally.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import attrs
+import trio
+
+from roder_trio.errors import ProviderFailure, ProviderFailureKind
+from roder_trio.schema.inference import InferenceEvent, Usage
+from roder_trio.schema.usage import TokenUsage
+
+log = logging.getLogger(__name__)
+
+YIELD_EVERY_EVENTS = 64
+YIELD_EVERY_SECONDS = 0.001
+
+StreamBlock = AbstractAsyncContextManager[AsyncIterator[InferenceEvent]]
+Take = Callable[[InferenceEvent], Awaitable[bool]]
+"""Takes one event; True says that nothing more is wanted."""
+
+
+@attrs.frozen
+class Reading:
+    """How reading ended, as far as the stream knows; why it was cut is read from the recorded causes."""
+
+    exhausted: bool = False
+    """The iterator ended by itself."""
+    idle: bool = False
+    """No event came in time."""
+    overran: bool = False
+    """The engine took longer to leave than it may."""
+
+
+@attrs.define(eq=False)
+class StreamReader:
+    """Reads one stream of one attempt."""
+
+    observe: Callable[[TokenUsage], None]
+    cut: Callable[[], bool]
+    """Whether a recorded cause wants the reading to end; then only usage is still taken."""
+    idle_timeout: float | None
+    close_grace: float
+    failure: ProviderFailure | None = None
+    """What the engine did that no engine may."""
+
+    async def read(self, block: StreamBlock, take: Take) -> Reading:
+        """Open the stream, hand its events to `take`, leave it.
+
+        Raises what the engine raises. A cancel leaves the stream too, within `close_grace`, before it goes on.
+        """
+        exhausted = idle = finished = False
+        leave_by = float("inf")
+        opening = float("inf") if self.idle_timeout is None else trio.current_time() + self.idle_timeout
+        with trio.CancelScope(deadline=opening) as inner:
+            async with block as stream:
+                inner.deadline = float("inf")
+                try:
+                    with trio.CancelScope() as waiting:
+                        exhausted = await self._pump(stream, take, waiting)
+                        finished = True
+                    idle = waiting.cancelled_caught
+                finally:
+                    inner.shield = True
+                    leave_by = trio.current_time() + self.close_grace
+                    inner.deadline = leave_by
+                    if not finished or self.cut():
+                        self._settle(stream)
+        idle = idle or (inner.cancelled_caught and leave_by == float("inf"))
+        return Reading(exhausted, idle, overran=trio.current_time() >= leave_by)
+
+    async def _pump(self, stream: AsyncIterator[InferenceEvent], take: Take, waiting: trio.CancelScope) -> bool:
+        """Hand on events until no more are wanted; True if the stream ended by itself."""
+        count, last_yield = 0, trio.current_time()
+        self._refresh(waiting, last_yield)
+        while True:
+            try:
+                event = await anext(stream)
+            except StopAsyncIteration:
+                return True
+            if isinstance(event, Usage) and not self._count(event):
+                return False
+            if self.cut():
+                return False
+            if await take(event):
+                return False
+            count += 1
+            now = trio.current_time()
+            if count >= YIELD_EVERY_EVENTS or now - last_yield >= YIELD_EVERY_SECONDS:
+                await trio.lowlevel.checkpoint()
+                count, last_yield = 0, trio.current_time()
+                self._refresh(waiting, last_yield)
+
+    def _refresh(self, waiting: trio.CancelScope, now: float) -> None:
+        if self.idle_timeout is not None:
+            waiting.deadline = now + self.idle_timeout
+
+    def _count(self, event: Usage) -> bool:
+        """Observe a report; False if it holds no usage, which no engine may send."""
+        if isinstance(event.usage, TokenUsage):
+            self.observe(event.usage)
+            return True
+        self.failure = ProviderFailure(ProviderFailureKind.PROTOCOL, "The engine sent a report that holds no usage.")
+        return False
+
+    def _settle(self, stream: Any) -> None:
+        """Observe what the bytes already received say of usage."""
+        settle = getattr(stream, "settle", None)
+        if settle is None:
+            return
+        try:
+            usage = settle()
+        except Exception:
+            log.exception("an engine's stream could not tell its usage after it was cut")
+            return
+        if isinstance(usage, TokenUsage):
+            self.observe(usage)

@@ -1,0 +1,48 @@
+"""Restarting what crashed, a bounded number of times."""
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import trio
+
+log = logging.getLogger(__name__)
+
+MAX_RESTARTS = 3
+RESTART_WINDOW = 60.0
+"""Seconds within which at most `MAX_RESTARTS` crashes are forgiven."""
+
+
+class RestartsExhausted(Exception):
+    """What was supervised crashed once too often; `__cause__` is the last crash."""
+
+
+def flatten(error: BaseException) -> BaseException:
+    """Return the first error in a group that isn't a group itself; a lone error is itself."""
+    while isinstance(error, BaseExceptionGroup):
+        meant = [inner for inner in error.exceptions if not isinstance(inner, trio.Cancelled)]
+        error = (meant or list(error.exceptions))[0]
+    return error
+
+
+async def supervise(name: str, run: Callable[[], Awaitable[None]]) -> None:
+    """Run until `run` returns, starting it anew when it crashes.
+
+    Raises RestartsExhausted at the crash after `MAX_RESTARTS` within `RESTART_WINDOW` seconds. Cancelling cancels
+    what runs.
+    """
+    crashes: deque[float] = deque()
+    while True:
+        try:
+            await run()
+        except Exception as error:
+            cause = flatten(error)
+            log.exception("%s crashed", name, exc_info=cause)
+            now = trio.current_time()
+            crashes.append(now)
+            while crashes[0] <= now - RESTART_WINDOW:
+                crashes.popleft()
+            if len(crashes) > MAX_RESTARTS:
+                raise RestartsExhausted(f"{name} crashed {len(crashes)} times in {RESTART_WINDOW:g} s") from cause
+        else:
+            return

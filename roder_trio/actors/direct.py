@@ -1,0 +1,90 @@
+"""A compaction in a caller's own task: it needs no free slot, and never outlives the runtime."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from roder_trio.actors._services import Services
+from roder_trio.actors.compaction import NativeCompaction
+from roder_trio.actors.directory import Directory
+from roder_trio.errors import RuntimeClosed, StorageError
+from roder_trio.ports import InferenceEngine
+from roder_trio.schema.command import BeginDirectCompaction, TurnPlan
+from roder_trio.schema.compaction import NativeCompactionOutcome, Preempted
+from roder_trio.schema.transcript import TranscriptItem
+
+
+class DirectCompactions:
+    """The scopes of all compactions that run in callers' tasks."""
+
+    def __init__(self, services: Services, directory: Directory) -> None:
+        self._services = services
+        self._directory = directory
+        self._scopes: set[trio.CancelScope] = set()
+        self._left = trio.Event()
+
+    async def run(
+        self,
+        thread_id: str,
+        plan: TurnPlan,
+        engine: InferenceEngine,
+        transcript: Sequence[TranscriptItem],
+        hint: str | None,
+    ) -> NativeCompactionOutcome:
+        """Compact the thread's window, if `transcript` still is that window.
+
+        Cancelling drops the candidate, its usage stays counted. Raises ThreadNotFound, ProviderFailure, StorageError,
+        and RuntimeClosed if the runtime's exit ends it.
+        """
+        thread = await self._directory.resident(thread_id)
+        with self._directory.pinned(thread), trio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                return await self._compact(thread_id, plan, engine, transcript, hint, scope)
+            finally:
+                self._scopes.discard(scope)
+                self._left.set()
+        raise RuntimeClosed("The runtime was left while it compacted; what that used is counted.")
+
+    async def close(self) -> None:
+        """End all of them, and wait until they have left."""
+        for scope in self._scopes:
+            scope.cancel()
+        while self._scopes:
+            self._left = trio.Event()
+            await self._left.wait()
+        await trio.lowlevel.checkpoint()
+
+    async def _compact(
+        self,
+        thread_id: str,
+        plan: TurnPlan,
+        engine: InferenceEngine,
+        transcript: Sequence[TranscriptItem],
+        hint: str | None,
+        scope: trio.CancelScope,
+    ) -> NativeCompactionOutcome:
+        view = await self._directory.ask(thread_id, BeginDirectCompaction(transcript, engine.target))
+        if view is None:
+            return Preempted(transcript)
+
+        async def report(payload: Any) -> Any:
+            with trio.move_on_after(self._services.config.deadlines.append_grace, shield=True):
+                return await self._directory.ask(thread_id, payload)
+            raise StorageError("The thread did not store a compaction's report in time; its store may hang.")
+
+        compaction = NativeCompaction(
+            services=self._services,
+            thread_id=thread_id,
+            plan=plan,
+            engine=engine,
+            view=view,
+            trigger="direct",
+            report=report,
+            cut=lambda: scope.cancel_called,
+            cancel_reason=lambda: "interrupted",
+            attached_goal=lambda: None,
+            hint=hint,
+        )
+        return await compaction.run()

@@ -1,0 +1,43 @@
+"""What a user interface shows: items, their events and deltas."""
+
+from roder_trio.schema.item import (
+    AgentMessage,
+    AgentMessageText,
+    Compaction,
+    Error,
+    ItemCompleted,
+    ItemDelta,
+    ItemDiscarded,
+    ItemStarted,
+    ItemStatus,
+    Raw,
+    Reasoning,
+    ReasoningSummaryPartAdded,
+    ReasoningSummaryText,
+    ReasoningText,
+    ThreadItemEvent,
+    ToolExecution,
+    ToolInputText,
+    UserMessage,
+)
+
+__all__ = [
+    "AgentMessage",
+    "AgentMessageText",
+    "Compaction",
+    "Error",
+    "ItemCompleted",
+    "ItemDelta",
+    "ItemDiscarded",
+    "ItemStarted",
+    "ItemStatus",
+    "Raw",
+    "Reasoning",
+    "ReasoningSummaryPartAdded",
+    "ReasoningSummaryText",
+    "ReasoningText",
+    "ThreadItemEvent",
+    "ToolExecution",
+    "ToolInputText",
+    "UserMessage",
+]

@@ -1,0 +1,219 @@
+"""A thread's state, and the fold that makes it from stored events.
+
+`fold_event` and `fold_item` are the only functions that change a `ThreadState`, live and when a log is read alike, so
+folding all events gives the live state. What the log doesn't tell (the phase of a job, waiters, open text) is not in
+here.
+"""
+
+from collections.abc import Iterable
+
+import attrs
+
+from roder_trio.logic.goal import attach_after
+from roder_trio.logic.item import ItemFold, ItemNumbers, merge, project_turn
+from roder_trio.logic.usage import Ledger
+from roder_trio.logic.window import History
+from roder_trio.schema.event import (
+    ContextCompactionCancelled,
+    ContextCompactionFailed,
+    ContextCompactionRecorded,
+    ContextCompactionStarted,
+    EventEnvelope,
+    GoalCleared,
+    GoalTimeRecorded,
+    GoalUpdated,
+    SteerAccepted,
+    TerminalEvent,
+    ThreadMetadataChanged,
+    TranscriptItemAppended,
+    TurnCompleted,
+    TurnFailed,
+    TurnInterrupted,
+    TurnStarted,
+    UsageRecorded,
+)
+from roder_trio.schema.goal import Goal
+from roder_trio.schema.ids import UNSET
+from roder_trio.schema.item import ItemCompleted, ItemDiscarded, ThreadItemEvent
+from roder_trio.schema.thread import ExtensionStateRecord, ThreadMetadata, ThreadScope, ThreadSnapshot
+from roder_trio.schema.transcript import AssistantMessage, ToolCall, ToolResult, is_final_phase
+
+
+@attrs.define
+class TurnEntry:
+    """What is kept of every turn: how many items it has, its last answer, how it ended."""
+
+    count: int = 0
+    answer: str = ""
+    started: bool = False
+    terminal: TerminalEvent | None = None
+
+
+@attrs.define
+class OpenTurn:
+    """The turn that was started and has no terminal event yet."""
+
+    turn_id: str
+    provider: str
+    model: str
+    automatic: bool = False
+    goal_id: str | None = None
+    """The goal that the turn is attached to."""
+    steers: list[SteerAccepted] = attrs.field(factory=list)
+    """Accepted and not delivered yet, oldest first."""
+    calls: dict[str, ToolCall] = attrs.field(factory=dict)
+    """Calls without a result, in call order."""
+
+
+@attrs.define(eq=False)
+class ThreadState:
+    """All that a resident thread knows of its log."""
+
+    metadata: ThreadMetadata
+    next_seq: int = 1
+    next_item_seq: int = 1
+    turns: dict[str, TurnEntry] = attrs.field(factory=dict)
+    history: History = attrs.field(factory=History)
+    numbers: ItemNumbers = attrs.field(factory=ItemNumbers)
+    items: ItemFold = attrs.field(factory=ItemFold)
+    open_turn: OpenTurn | None = None
+    last_turn_id: str | None = None
+    last_model: tuple[str, str] | None = None
+    """Provider and model of the last turn that was started."""
+    compactions: dict[str, str] = attrs.field(factory=dict)
+    """Turn ids of compactions that were started and have no end yet, by compaction id."""
+    checkpoints: dict[str, str] = attrs.field(factory=dict)
+    """Turn ids of items of which parts are stored while they are open, by item id."""
+    goal: Goal | None = None
+    """The goal as it was last stored; its counters say nothing."""
+    opening_tokens: int = 0
+    opening_time: float = 0.0
+    goal_time: float = 0.0
+    extensions: dict[tuple[str, str], ExtensionStateRecord] = attrs.field(factory=dict)
+
+    def turn(self, turn_id: str) -> TurnEntry:
+        """Return the entry of a turn, making it on first mention."""
+        entry = self.turns.get(turn_id)
+        if entry is None:
+            entry = self.turns[turn_id] = TurnEntry()
+        return entry
+
+
+def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
+    """Take one stored event into the state."""
+    state.next_seq = max(state.next_seq, envelope.seq + 1)
+    turn_id = envelope.turn_id
+    match envelope.event:
+        case TranscriptItemAppended() as event if turn_id is not None:
+            state.next_item_seq = max(state.next_item_seq, event.item_seq + 1)
+            _append(state, turn_id, event)
+        case TurnStarted() as event if turn_id is not None:
+            state.turn(turn_id).started = True
+            state.last_turn_id, state.last_model = turn_id, (event.provider, event.model)
+            state.open_turn = OpenTurn(turn_id, event.provider, event.model, event.automatic)
+            state.open_turn.goal_id = attach_after(event, None, state.goal)
+        case TurnCompleted() | TurnFailed() | TurnInterrupted() as event if turn_id is not None:
+            _end_turn(state, turn_id, event)
+        case SteerAccepted() as event:
+            if state.open_turn is not None and state.open_turn.turn_id == turn_id:
+                state.open_turn.steers.append(event)
+        case ContextCompactionStarted() as event:
+            state.compactions[event.compaction_id] = turn_id or ""
+        case ContextCompactionRecorded() | ContextCompactionFailed() | ContextCompactionCancelled() as event:
+            state.compactions.pop(event.compaction_id, None)
+        case GoalUpdated() | GoalCleared() | GoalTimeRecorded() as event:
+            _fold_goal(state, event)
+        case ThreadMetadataChanged() as event:
+            changes = {field.name: getattr(event, field.name) for field in attrs.fields(ThreadMetadataChanged)}
+            given = {name: value for name, value in changes.items() if value is not UNSET}
+            state.metadata = attrs.evolve(state.metadata, **given)
+        case _:
+            pass  # usage stands on the board; unknown events of newer versions change nothing
+
+
+def fold_item(state: ThreadState, event: ThreadItemEvent) -> None:
+    """Take one item event, stored or derived, into the state."""
+    state.next_item_seq = max(state.next_item_seq, event.seq + 1)
+    item_id = event.event.item_id
+    state.numbers.see(event.turn_id, item_id)
+    state.items.apply(event)
+    if event.checkpoint:
+        state.checkpoints[item_id] = event.turn_id
+    elif isinstance(event.event, ItemCompleted | ItemDiscarded):
+        state.checkpoints.pop(item_id, None)
+
+
+def fold_extension(state: ThreadState, record: ExtensionStateRecord) -> None:
+    """Take one value of a host into the state."""
+    if isinstance(record.scope, ThreadScope):
+        state.extensions[record.extension_id, record.key] = record
+
+
+def fold_snapshot(snapshot: ThreadSnapshot, metadata: ThreadMetadata) -> tuple[ThreadState, Ledger]:
+    """Make the state and the usage ledger of a thread from all that a store holds of it."""
+    state = ThreadState(metadata)
+    ledger = Ledger()
+    told = {e.turn_id for e in snapshot.events if isinstance(e.event, TranscriptItemAppended)}
+    for record in snapshot.turns:
+        if record.turn_id not in told:
+            for index, item in enumerate(record.items):
+                _append(state, record.turn_id, TranscriptItemAppended(index, item))
+    for envelope in snapshot.events:
+        fold_event(state, envelope)
+        if isinstance(envelope.event, UsageRecorded):
+            ledger.apply(envelope.event)
+    item_events = merge(snapshot.item_events, snapshot.events)
+    for event in item_events:
+        fold_item(state, event)
+    _show_bare_turns(state, snapshot, {event.turn_id for event in item_events})
+    for extension in snapshot.extension_states:
+        fold_extension(state, extension)
+    return state, ledger
+
+
+def _show_bare_turns(state: ThreadState, snapshot: ThreadSnapshot, shown: Iterable[str]) -> None:
+    for record in snapshot.turns:
+        if record.turn_id not in shown:
+            for event in project_turn(record.turn_id, record.items):
+                state.items.apply(event)
+
+
+def _append(state: ThreadState, turn_id: str, event: TranscriptItemAppended) -> None:
+    entry = state.turn(turn_id)
+    entry.count = max(entry.count, event.index + 1)
+    state.history.append(event.item)
+    item = event.item
+    if isinstance(item, AssistantMessage) and is_final_phase(item.phase):
+        entry.answer = item.text
+    turn = state.open_turn
+    if turn is None or turn.turn_id != turn_id:
+        return
+    if event.steer_id is not None:
+        turn.steers = [steer for steer in turn.steers if steer.steer_id != event.steer_id]
+    if isinstance(item, ToolCall):
+        turn.calls[item.id] = item
+    elif isinstance(item, ToolResult):
+        turn.calls.pop(item.id, None)
+
+
+def _end_turn(state: ThreadState, turn_id: str, event: TerminalEvent) -> None:
+    entry = state.turn(turn_id)
+    if entry.terminal is None:
+        entry.terminal = event
+    if state.open_turn is not None and state.open_turn.turn_id == turn_id:
+        state.open_turn = None
+
+
+def _fold_goal(state: ThreadState, event: GoalUpdated | GoalCleared | GoalTimeRecorded) -> None:
+    if isinstance(event, GoalTimeRecorded):
+        if state.goal is not None and state.goal.goal_id == event.goal_id:
+            state.goal_time += event.seconds
+        return
+    if state.open_turn is not None:
+        state.open_turn.goal_id = attach_after(event, state.open_turn.goal_id, state.goal)
+    if isinstance(event, GoalCleared):
+        state.goal = None
+        return
+    if state.goal is None or state.goal.goal_id != event.goal.goal_id:
+        state.opening_tokens, state.opening_time, state.goal_time = event.opening_tokens, event.opening_time, 0.0
+    state.goal = attrs.evolve(event.goal, tokens_used=0, time_used=0.0)

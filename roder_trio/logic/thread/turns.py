@@ -1,0 +1,232 @@
+"""Commands on a running turn, and what its job reports.
+
+A turn's single terminal event is made here: in the commit of its final step, else from the job's last word.
+"""
+
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import assert_never
+
+from roder_trio.errors import NoActiveTurn, StaleWindow, SteerQueueFull, UnknownTurn
+from roder_trio.logic.estimate import estimate
+from roder_trio.logic.thread.draft import AppendItem, DiscardOpen, Draft, Emit
+from roder_trio.logic.thread.facts import DEFERRED, VIEW, Decision, Deferred, Facts, Phase
+from roder_trio.logic.thread.goals import at_turn_end
+from roder_trio.logic.thread.state import ThreadState, TurnEntry
+from roder_trio.schema.command import (
+    CancelJob,
+    CommitCompaction,
+    CompactionEnded,
+    EndTurn,
+    Failed,
+    FinalStep,
+    Finished,
+    FreeSlot,
+    Interrupt,
+    Interrupted,
+    ItemsDone,
+    JobEnded,
+    PreemptStep,
+    Publish,
+    RecordCompaction,
+    Steer,
+    StepEnded,
+    TakeSteers,
+    ToolResultsDone,
+    WaitTurn,
+)
+from roder_trio.schema.event import (
+    ContextCompactionCancelled,
+    ContextCompactionRecorded,
+    SteerAccepted,
+    TerminalEvent,
+    TurnCompleted,
+    TurnFailed,
+    TurnInterrupted,
+    TurnInterruptRequested,
+)
+from roder_trio.schema.transcript import ErrorNote, ToolCall, ToolResult, TranscriptItem
+from roder_trio.schema.turn import TurnOutcome
+from roder_trio.schema.usage import TokenUsage
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def steer(state: ThreadState, command: Steer, facts: Facts) -> Decision:
+    """Accept a steer: it is durable before it cancels anything."""
+    turn = state.open_turn
+    takes = facts.slot.phase is Phase.RUNNING and facts.cause is None
+    if turn is None or turn.turn_id != command.turn_id or facts.slot.turn_id != command.turn_id or not takes:
+        raise NoActiveTurn(command.turn_id)
+    if len(turn.steers) >= facts.config.max_pending_steers:
+        raise SteerQueueFull(facts.config.max_pending_steers)
+    accepted = Emit(SteerAccepted(command.steer_id, command.message), command.turn_id)
+    return Decision((accepted,), (PreemptStep(),))
+
+
+def interrupt(state: ThreadState, command: Interrupt, facts: Facts) -> Decision:
+    """Cancel the running turn's job; anything but a running turn of that id is left alone, silently."""
+    if facts.slot.phase is not Phase.RUNNING or facts.slot.turn_id != command.turn_id:
+        return Decision()
+    requested = Publish(TurnInterruptRequested(facts.cause or command.reason), command.turn_id)
+    return Decision(effects=(CancelJob(command.reason), requested))
+
+
+def wait_turn(state: ThreadState, command: WaitTurn, facts: Facts) -> Decision | Deferred:
+    """Answer with the turn's outcome, once its terminal event is stored."""
+    entry = state.turns.get(command.turn_id)
+    if entry is None or not (entry.started or entry.terminal):
+        raise UnknownTurn(command.turn_id)
+    if entry.terminal is None:
+        return DEFERRED
+    return Decision(reply=outcome_of(command.turn_id, entry, entry.terminal))
+
+
+def outcome_of(turn_id: str, entry: TurnEntry, event: TerminalEvent) -> TurnOutcome:
+    """Return how a turn ended, from its terminal event and its last answer."""
+    usage = event.usage
+    cost = Decimal(0) if usage is None else None
+    match event:
+        case TurnCompleted(finish_reason=reason):
+            return TurnOutcome(turn_id, "completed", entry.answer, usage, finish_reason=reason, cost=cost)
+        case TurnFailed(error, kind, undelivered_steers=steers):
+            return TurnOutcome(
+                turn_id, "failed", entry.answer, usage, error=error, error_kind=kind, undelivered_steers=steers,
+                cost=cost,
+            )  # fmt: skip
+        case TurnInterrupted(reason, undelivered_steers=steers):
+            return TurnOutcome(
+                turn_id, "interrupted", entry.answer, usage, reason=reason, undelivered_steers=steers, cost=cost
+            )
+    assert_never(event)
+
+
+# -- reports -----------------------------------------------------------------------------------------------------------
+
+
+def items_done(state: ThreadState, report: ItemsDone, facts: Facts) -> Decision:
+    """Store items that the stream has completed, while it goes on."""
+    return Decision(_appended(report.turn_id, report.items))
+
+
+def take_steers(state: ThreadState, report: TakeSteers, facts: Facts) -> Decision:
+    """Begin a round: steers that wait become messages."""
+    return Decision(_steers(state), reply=VIEW)
+
+
+def step_ended(state: ThreadState, report: StepEnded, facts: Facts) -> Decision:
+    """Close a step that another round follows."""
+    drafts = (*_appended(report.turn_id, report.items), DiscardOpen(report.turn_id), *_steers(state))
+    return Decision(drafts, reply=VIEW)
+
+
+def final_step(state: ThreadState, report: FinalStep, facts: Facts) -> Decision:
+    """Close a step that ends the turn, unless a steer or an interrupt came first."""
+    turn = state.open_turn
+    drafts = _appended(report.turn_id, report.items)
+    if facts.cause is not None or (turn is not None and turn.steers):
+        return Decision((*drafts, DiscardOpen(report.turn_id), *_steers(state)), reply=VIEW)
+    completed = TurnCompleted(_usage(report.turn_id, facts), report.finish_reason)
+    ending = (DiscardOpen(report.turn_id, hosted=True), *at_turn_end(state, facts, completed))
+    return Decision((*drafts, *ending, Emit(completed, report.turn_id)), (EndTurn(report.turn_id),), finishing=True)
+
+
+def tool_results_done(state: ThreadState, report: ToolResultsDone, facts: Facts) -> Decision:
+    """Store the results of a batch, in call order."""
+    return Decision((*_appended(report.turn_id, report.items), *_steers(state)), reply=VIEW)
+
+
+def record_compaction(state: ThreadState, report: RecordCompaction, facts: Facts) -> Decision:
+    """Store that a compaction began, or ended without a boundary."""
+    return Decision((Emit(report.event, report.turn_id),), reply=VIEW)
+
+
+def commit_compaction(state: ThreadState, report: CommitCompaction, facts: Facts) -> Decision:
+    """Store a boundary. Raises StaleWindow if the log grew meanwhile, or a call is open."""
+    if len(state.history) != report.base or (state.open_turn is not None and state.open_turn.calls):
+        raise StaleWindow
+    recorded = ContextCompactionRecorded(
+        report.compaction_id, report.strategy, 1, estimate([report.item]), report.duration
+    )
+    drafts = (AppendItem(report.turn_id, report.item), Emit(recorded, report.turn_id))
+    return Decision(drafts, reply=VIEW)
+
+
+def job_ended(state: ThreadState, report: JobEnded, facts: Facts) -> Decision:
+    """Free the slot and, if it isn't stored yet, make the terminal event. An old job's late word is dropped."""
+    if facts.slot.turn_id != report.turn_id:
+        return Decision()
+    turn = state.open_turn
+    if turn is None or turn.turn_id != report.turn_id:
+        return Decision(_cancelled(state, report.turn_id, "interrupted"), (FreeSlot(),))
+    drafts = _terminal(state, report, facts)
+    return Decision(drafts, (EndTurn(report.turn_id), FreeSlot()))
+
+
+def _terminal(state: ThreadState, report: JobEnded, facts: Facts) -> tuple[Draft, ...]:
+    usage = _usage(report.turn_id, facts)
+    match report.outcome:
+        case Interrupted(reason, items):
+            event: TerminalEvent = TurnInterrupted(reason, usage, undelivered(state))
+            return end_open_turn(state, facts, event, items, call_error="interrupted")
+        case Failed(error, kind, items, call_error):
+            event = TurnFailed(error, kind, usage, undelivered(state))
+            return end_open_turn(state, facts, event, (*items, ErrorNote(error)), call_error=call_error)
+        case Finished() | CompactionEnded():
+            event = TurnFailed("The job ended without an outcome.", "internal", usage, undelivered(state))
+            return end_open_turn(state, facts, event, (ErrorNote(event.error),), call_error="not run: internal")
+    assert_never(report.outcome)
+
+
+def end_open_turn(
+    state: ThreadState,
+    facts: Facts,
+    event: TerminalEvent,
+    items: Iterable[TranscriptItem] = (),
+    *,
+    call_error: str,
+    compaction_reason: str = "interrupted",
+) -> tuple[Draft, ...]:
+    """Return all of the commit that ends the open turn early: every call gets a result, every pending thing its end."""
+    turn = state.open_turn
+    if turn is None:
+        return ()
+    spoken = [item for item in items if not isinstance(item, ErrorNote)]
+    notes = [item for item in items if isinstance(item, ErrorNote)]
+    answered = {item.id for item in spoken if isinstance(item, ToolResult)}
+    calls = [*turn.calls.values(), *(item for item in spoken if isinstance(item, ToolCall))]
+    results = [ToolResult(c.id, c.name, call_error, is_error=True) for c in calls if c.id not in answered]
+    return (
+        *_appended(turn.turn_id, [*spoken, *results]),
+        *_cancelled(state, turn.turn_id, compaction_reason),
+        DiscardOpen(turn.turn_id, hosted=True),
+        *_appended(turn.turn_id, notes),
+        *at_turn_end(state, facts, event),
+        Emit(event, turn.turn_id),
+    )
+
+
+def undelivered(state: ThreadState) -> tuple[SteerAccepted, ...]:
+    """Return the steers that were accepted and not delivered, oldest first."""
+    return () if state.open_turn is None else tuple(state.open_turn.steers)
+
+
+def _appended(turn_id: str, items: Iterable[TranscriptItem]) -> tuple[Draft, ...]:
+    return tuple(AppendItem(turn_id, item, live=True) for item in items)
+
+
+def _steers(state: ThreadState) -> tuple[Draft, ...]:
+    turn = state.open_turn
+    if turn is None:
+        return ()
+    return tuple(AppendItem(turn.turn_id, steer.message, steer_id=steer.steer_id) for steer in turn.steers)
+
+
+def _cancelled(state: ThreadState, turn_id: str, reason: str) -> tuple[Draft, ...]:
+    mine = [compaction_id for compaction_id, owner in state.compactions.items() if owner == turn_id]
+    return tuple(Emit(ContextCompactionCancelled(compaction_id, reason), turn_id) for compaction_id in mine)
+
+
+def _usage(turn_id: str, facts: Facts) -> TokenUsage | None:
+    usage = facts.totals.turn(turn_id)
+    return None if usage.is_empty else usage

@@ -1,0 +1,200 @@
+"""One sampling step: what its stream leaves in the history, and the request that opens it.
+
+A run is a stretch of text of one phase, or of reasoning; it is complete when the stream moves on. Feed a `Step` every
+event in order; it says which items are complete before the event is shown. A step that is cut keeps what it completed;
+its unfinished text is told by `unfinished`, the rest of what it held is dropped.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from roder_trio.errors import ProviderFailure, ProviderFailureKind
+from roder_trio.logic.compaction import RETRY_MARKER, compaction_items, in_band_boundary, without_stored
+from roder_trio.logic.thread.facts import View
+from roder_trio.schema import inference
+from roder_trio.schema.command import TurnPlan
+from roder_trio.schema.config import RuntimeConfig
+from roder_trio.schema.transcript import (
+    AssistantMessage,
+    ProviderMetadata,
+    ReasoningSummary,
+    ToolCall,
+    TranscriptItem,
+    is_final_phase,
+)
+
+_STOP_REASONS = {
+    **dict.fromkeys(("end_turn", "stop", "stop_sequence", "eos", "completed"), "stop"),
+    **dict.fromkeys(("max_tokens", "length", "max_output_tokens"), "length"),
+    **dict.fromkeys(("tool_use", "tool_calls", "function_call"), "tool_use"),
+}
+_NOTICES = (RETRY_MARKER, "request_repair")
+
+
+def finish_reason(stop_reason: str | None, *, has_calls: bool = False) -> str | None:
+    """Return the normalised stop reason; a "stop" with calls is "tool_use", unknown ones stay as they are."""
+    if stop_reason is None:
+        return None
+    reason = _STOP_REASONS.get(stop_reason, stop_reason)
+    return "tool_use" if reason == "stop" and has_calls else reason
+
+
+@attrs.define(eq=False)
+class Step:
+    """What one stream has brought so far."""
+
+    provider: str
+    completed: inference.Completed | None = None
+    forces_round: bool = False
+    """True if the provider asked to be sampled again, with `end_turn` False."""
+    retries_inside: int = 0
+    """Attempts that the engine told to have made inside its stream."""
+    ran_hosted_calls: bool = False
+    held: list[ProviderMetadata] = attrs.field(factory=list)
+    calls: dict[str, ToolCall] = attrs.field(factory=dict)
+    _started: set[str] = attrs.field(factory=set)
+    _boundaries: list[Mapping[str, Any]] = attrs.field(factory=list)
+    _parts: list[str] = attrs.field(factory=list)
+    _reasons: bool = False
+    _phase: str | None = None
+
+    def absorb(self, event: inference.InferenceEvent) -> tuple[TranscriptItem, ...]:
+        """Take an event; return the items that are complete now, to be stored before it is shown.
+
+        Raises ProviderFailure for what no engine may send.
+        """
+        match event:
+            case inference.MessageDelta(text, phase):
+                return self._grow(text, reasons=False, phase=phase)
+            case inference.ReasoningDelta(text):
+                return self._grow(text, reasons=True, phase=None)
+            case inference.ToolCallStarted(id, _):
+                self._check_call(id)
+                return self._end_run()
+            case inference.ToolCallCompleted(id, name, arguments):
+                self._check_call(id)
+                self.calls.setdefault(id, ToolCall(id, name, arguments))
+                return self._end_run()
+            case inference.HostedToolCallStarted():
+                self.ran_hosted_calls = True
+            case inference.Compaction(inference.CompactionStatus.COMPLETED, _, item) if item is not None:
+                return self._boundary(item)
+            case inference.ProviderMetadata(payload):
+                return self._metadata(payload)
+            case inference.Completed():
+                self.completed = event
+            case inference.Failed(message):
+                raise ProviderFailure(ProviderFailureKind.PROTOCOL, message)
+        return ()
+
+    def final_items(self) -> tuple[TranscriptItem, ...]:
+        """Return what a completed step stores at its end: the last run, held metadata, calls in call order."""
+        return (*self._end_run(), *self.held, *self.calls.values())
+
+    def unfinished(self) -> tuple[TranscriptItem, ...]:
+        """Return the message that was still growing when the step was cut, marked as interrupted."""
+        text = "".join(self._parts)
+        if self._reasons or not text.strip():
+            return ()
+        return (AssistantMessage(text, self._phase, interrupted=True),)
+
+    @property
+    def finish_reason(self) -> str | None:
+        """The normalised reason why the stream ended; None if the engine gave none."""
+        reason = None if self.completed is None else self.completed.stop_reason
+        return finish_reason(reason, has_calls=bool(self.calls))
+
+    def context_tokens(self, prompt_tokens: int) -> int | None:
+        """Return how many tokens the request had, by the provider's count; None if that can't be told."""
+        if self._boundaries or self.completed is None:
+            return None
+        told = [item.payload.get("context_tokens") for item in self.held]
+        counted = next((count for count in told if type(count) is int), None)
+        return counted if counted is not None or self.ran_hosted_calls else prompt_tokens
+
+    def _grow(self, text: str, *, reasons: bool, phase: str | None) -> tuple[TranscriptItem, ...]:
+        if not text:
+            return ()
+        same_phase = phase == self._phase or (is_final_phase(phase) and is_final_phase(self._phase))
+        done = () if reasons == self._reasons and same_phase else self._end_run()
+        if not self._parts:
+            self._reasons, self._phase = reasons, phase
+        self._parts.append(text)
+        return done
+
+    def _end_run(self) -> tuple[TranscriptItem, ...]:
+        text = "".join(self._parts)
+        self._parts.clear()
+        if not text.strip():
+            return ()
+        return (ReasoningSummary(text) if self._reasons else AssistantMessage(text, self._phase),)
+
+    def _boundary(self, item: Mapping[str, Any]) -> tuple[TranscriptItem, ...]:
+        done = self._end_run()
+        self._boundaries.append(item)
+        return (*done, in_band_boundary(item, self.provider))
+
+    def _metadata(self, payload: Mapping[str, Any]) -> tuple[TranscriptItem, ...]:
+        if payload.get("end_turn") is False:
+            self.forces_round = True
+        if payload.get("kind") == RETRY_MARKER:
+            self.retries_inside += 1
+        if payload.get("kind") in _NOTICES or set(payload) == {"end_turn"}:
+            return ()
+        rest = without_stored(payload, self._boundaries)
+        found = compaction_items(rest)
+        if not found:
+            self.held.append(ProviderMetadata(rest))
+            return ()
+        done = tuple(entry for item in found for entry in self._boundary(item))
+        remaining = without_stored(rest, self._boundaries)
+        if remaining.get("output"):
+            self.held.append(ProviderMetadata(remaining))
+        return done
+
+    def _check_call(self, id: str) -> None:
+        if not id:
+            raise ProviderFailure(ProviderFailureKind.PROTOCOL, "The engine sent a tool call without an id.")
+
+
+def next_request(
+    plan: TurnPlan,
+    transcript: Sequence[TranscriptItem],
+    config: RuntimeConfig,
+    *,
+    thread_id: str,
+    compact_limit: int | None = None,
+    deadline_remaining: float | None = None,
+) -> inference.InferenceRequest:
+    """Build the next sampling request of a turn; the transcript is shared, not copied."""
+    options = plan.options
+    return inference.InferenceRequest(
+        model=inference.ModelChoice(plan.provider, plan.model),
+        instructions=inference.Instructions(
+            options.instructions or config.instructions, plan.developer_instructions, options.developer_context
+        ),
+        transcript=transcript,
+        reasoning=inference.ReasoningOptions(plan.reasoning not in (None, "none"), plan.reasoning),
+        output=inference.OutputRequest(options.output.max_tokens, options.output.temperature, options.output.top_p),
+        runtime=inference.RequestRuntime(
+            prompt_cache_key=thread_id,
+            auto_compact_token_limit=compact_limit,
+            deadline_remaining=deadline_remaining,
+            service_tier=options.service_tier or config.default_service_tier,
+            reliability=config.reliability,
+        ),
+    )
+
+
+def compaction_request(
+    plan: TurnPlan, view: View, config: RuntimeConfig, *, thread_id: str, hint: str | None = None
+) -> inference.InferenceRequest:
+    """Build the request of a native compaction: the whole window, no structured output, the hint at the end."""
+    request = next_request(plan, view.window, config, thread_id=thread_id)
+    if hint is None or not hint.strip():
+        return request
+    developer = request.instructions.developer
+    text = hint.strip() if not developer else f"{developer}\n\n{hint.strip()}"
+    return attrs.evolve(request, instructions=attrs.evolve(request.instructions, developer=text))

@@ -1,0 +1,30 @@
+"""The handle of one turn, while its block is open."""
+
+from collections.abc import AsyncIterator
+
+from roder_trio.actors.broadcast import Subscription, is_terminal
+from roder_trio.schema.event import EventEnvelope
+from roder_trio.schema.turn import TurnOutcome
+
+
+class Turn:
+    """A running turn. Iterate over it for its events, the terminal one included; `outcome` is set at its end."""
+
+    def __init__(self, thread_id: str, turn_id: str, events: Subscription) -> None:
+        self.thread_id = thread_id
+        self.turn_id = turn_id
+        self.outcome: TurnOutcome | None = None
+        """How the turn ended; None while the block is open."""
+        self._events = events
+        self._ended = False
+
+    def __aiter__(self) -> AsyncIterator[EventEnvelope]:
+        return self
+
+    async def __anext__(self) -> EventEnvelope:
+        """Return the turn's next event; a slow reader gets `Lagged` first. A cancelled read loses nothing."""
+        if self._ended:
+            raise StopAsyncIteration
+        envelope = await anext(self._events)
+        self._ended = is_terminal(envelope)
+        return envelope

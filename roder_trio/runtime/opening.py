@@ -1,0 +1,131 @@
+"""Opening a runtime: what is opened first is closed last, and nothing runs before or after."""
+
+import logging
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import trio
+
+from roder_trio import providers, stores
+from roder_trio.actors._services import Lifecycle, Services, envelope, utc_now
+from roder_trio.actors._supervisor import RestartsExhausted, supervise
+from roder_trio.actors.accounting import AccountingActor
+from roder_trio.actors.broadcast import EventBroadcast
+from roder_trio.actors.checkpoint import CheckpointTimer
+from roder_trio.actors.direct import DirectCompactions
+from roder_trio.actors.directory import Directory
+from roder_trio.actors.sink import Sinks
+from roder_trio.logic.retry import MAX_JITTER
+from roder_trio.ports import EventSink, InferenceEngine, ThreadStore
+from roder_trio.providers.catalog import Catalog
+from roder_trio.runtime.core import Core
+from roder_trio.runtime.engines import EngineRegistry
+from roder_trio.runtime.runtime import Runtime
+from roder_trio.schema.config import RuntimeConfig
+from roder_trio.schema.event import Lagged
+
+log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def open_runtime(
+    *,
+    engines: Sequence[InferenceEngine] = (),
+    store: ThreadStore | None = None,
+    sinks: Sequence[EventSink] = (),
+    http: Any = None,
+    config: RuntimeConfig | None = None,
+) -> AsyncIterator[Runtime]:
+    """Open a runtime for as long as the block runs.
+
+    `engines` default to one `providers.Offline()`, `store` to a new memory store; `http` is an `httpx.AsyncClient` that
+    is left open, else the runtime makes and closes one if an engine needs it. Leaving the block, also by an error or a
+    cancel, interrupts what runs, settles usage, stores terminal events and closes everything, each stage within its
+    grace; `runtime.shutdown_report` then says how that went. Raises ValueError for engines with one id, StorageError
+    if the store can't be opened.
+    """
+    config = config or RuntimeConfig()
+    registry = EngineRegistry(engines or [providers.Offline()], Catalog.load(config.catalog))
+    store = store or stores.MemoryThreadStore()
+    async with AsyncExitStack() as opened:
+        await opened.enter_async_context(store.open())
+        await _share_client(registry, http, opened)
+        outcome = _Body()
+        async with trio.open_nursery() as nursery:
+            core: Core = await nursery.start(_live, registry, store, sinks, config, outcome)
+            try:
+                yield Runtime(core)
+            except (Exception, KeyboardInterrupt, SystemExit) as error:
+                outcome.error = error
+            finally:
+                with trio.CancelScope(shield=True):
+                    await core.shut_down()
+                outcome.left.set()
+        if outcome.error is not None:
+            raise outcome.error
+
+
+class _Body:
+    """How the caller's block was left; its error passes outside of our nursery, so that nothing wraps it."""
+
+    def __init__(self) -> None:
+        self.left = trio.Event()
+        self.error: BaseException | None = None
+
+
+async def _live(
+    registry: EngineRegistry,
+    store: ThreadStore,
+    sinks: Sequence[EventSink],
+    config: RuntimeConfig,
+    body: _Body,
+    task_status: trio.TaskStatus[Core] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run all actors under a shield, so that a cancel reaches the caller's block first and they end in order."""
+    broadcast = EventBroadcast(lambda missed: envelope(Lagged(missed)))
+    accounting = AccountingActor(store, config, broadcast.publish, utc_now)
+    services = Services(
+        store=store,
+        accounting=accounting,
+        broadcast=broadcast,
+        config=config,
+        engines=registry.engines,
+        engine_facts=registry.facts,
+        lifecycle=Lifecycle(),
+        checkpoints=CheckpointTimer(config.delta_checkpoint_interval),
+        jitter=lambda: random.uniform(0, MAX_JITTER),  # noqa: S311 - spreads retries, keeps no secret
+    )
+    with trio.CancelScope(shield=True):
+        async with trio.open_nursery() as nursery:
+            directory = Directory(services, nursery)
+            all_sinks = Sinks(sinks, broadcast, config.deadlines.sink_timeout)
+            nursery.start_soon(all_sinks.run)
+            nursery.start_soon(services.checkpoints.run)
+            nursery.start_soon(_account, accounting)
+            task_status.started(Core(services, directory, DirectCompactions(services, directory), registry, all_sinks))
+            await body.left.wait()
+            nursery.cancel_scope.cancel()
+
+
+async def _account(accounting: AccountingActor) -> None:
+    """Run accounting; a runtime that can't count must not run."""
+    try:
+        await supervise("accounting", accounting.run)
+    except RestartsExhausted as exhausted:
+        accounting.close()
+        raise exhausted.__cause__ or exhausted from None
+
+
+async def _share_client(registry: EngineRegistry, http: Any, opened: AsyncExitStack) -> None:
+    """Give the engines that speak HTTP one client."""
+    users = [e for e in registry.engines.values() if type(e).use_client is not InferenceEngine.use_client]
+    if not users:
+        await trio.lowlevel.checkpoint()
+        return
+    client = http
+    if client is None:
+        client = await opened.enter_async_context(providers.SharedClient())
+    for engine in users:
+        engine.use_client(client)

@@ -1,0 +1,185 @@
+"""What a host records and follows on threads: items, goals, subscriptions, views, compactions."""
+
+import copy
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import get_args
+
+import trio
+
+from roder_trio.actors._services import envelope, new_id
+from roder_trio.actors.broadcast import DEFAULT_BUFFER, Filter, ItemView, Subscription
+from roder_trio.codec import check_json
+from roder_trio.errors import ThreadNotFound
+from roder_trio.runtime.base import Base
+from roder_trio.schema import command as c
+from roder_trio.schema.compaction import CompactionResult, NativeCompactionOutcome
+from roder_trio.schema.goal import Goal, GoalPatch
+from roder_trio.schema.item import ItemDiscarded, ItemEventKind, ThreadItemEvent
+from roder_trio.schema.transcript import ProviderMetadata, ToolResult, TranscriptItem
+
+
+class RecordMethods(Base):
+    """What a host reads and writes beside the turns."""
+
+    # -- following ---------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def subscribe_events(
+        self,
+        *,
+        thread_id: str | None = None,
+        turn_id: str | None = None,
+        kinds: Iterable[str] = (),
+        buffer: int = DEFAULT_BUFFER,
+    ) -> AsyncIterator[Subscription]:
+        """Follow events from the moment the block is entered; filters are joined by "and".
+
+        `kinds` are dotted kinds, or their beginnings such as "turn". A slow reader never blocks anyone: it gets
+        `Lagged(missed)`. Cancelling a read loses nothing. At the runtime's exit readers get the buffer's rest, then the
+        end of iteration.
+        """
+        self._check_open()
+        wanted = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+        with self._core.broadcast.subscribed(Filter(thread_id, turn_id, wanted), buffer) as subscription:
+            yield subscription
+
+    @asynccontextmanager
+    async def thread_view(self, thread_id: str, *, buffer: int = DEFAULT_BUFFER) -> AsyncIterator[ItemView]:
+        """Show a thread: `view.items` as of now, and iteration over what happens to them from then on, with no gap.
+
+        A view that is too slow, or whose thread was restarted, starts anew with `ItemsReset(items)`. Archiving the
+        thread ends the iteration. Cancelling a read loses nothing. Raises ThreadNotFound.
+        """
+        directory, broadcast = self._core.directory, self._core.broadcast
+
+        async def renew(view: ItemView) -> None:
+            try:
+                await directory.ask(thread_id, c.OpenView(view.reset))
+            except ThreadNotFound:
+                view.end()
+
+        def register(items: tuple) -> None:  # type: ignore[type-arg]
+            view.items = items
+            broadcast.register(view)
+
+        self._check_open()
+        view = ItemView(thread_id, buffer, envelope, renew)
+        try:
+            await self._ask(thread_id, c.OpenView(register))
+            yield view
+        finally:
+            broadcast.unregister(view)
+
+    # -- items -------------------------------------------------------------------------------------------------------
+
+    async def persist_turn_item(self, thread_id: str, turn_id: str, item: TranscriptItem) -> int:
+        """Append a transcript item, whether that turn runs or ever started, and return its index in the turn.
+
+        Durable when this returns. Raises ThreadNotFound, InvalidRecord for a payload that isn't JSON, StorageError.
+        """
+        self._check_open()
+        index: int = await self._ask(thread_id, c.PersistItem(turn_id, _own_copy(item)))
+        return index
+
+    async def latest_transcript_item_index(self, thread_id: str, turn_id: str) -> int | None:
+        """Return the highest index of a turn's transcript items; None if there are none."""
+        index: int | None = await self._ask(thread_id, c.LatestIndex(turn_id))
+        return index
+
+    async def record_thread_item_event_kind(
+        self, thread_id: str, turn_id: str, timestamp: datetime, kind: ItemEventKind
+    ) -> ThreadItemEvent:
+        """Store an item event as it is, deltas included, and return it with its seq.
+
+        Raises ThreadNotFound, ValueError for `ItemDiscarded` or a naive timestamp, StorageError.
+        """
+        self._check_open()
+        if not isinstance(kind, get_args(ItemEventKind)):
+            raise TypeError(f"an item event must be ItemStarted, ItemDelta or ItemCompleted, not {type(kind).__name__}")
+        if isinstance(kind, ItemDiscarded):
+            raise ValueError("ItemDiscarded can't be recorded by a host; complete the item instead")
+        if timestamp.tzinfo is None:
+            raise ValueError("the timestamp of an item event must have an offset, such as datetime.UTC")
+        event: ThreadItemEvent = await self._ask(thread_id, c.RecordItemEvent(turn_id, timestamp, kind))
+        return event
+
+    async def thread_item_exists(self, thread_id: str, turn_id: str, item_id: str) -> bool:
+        """Say whether an item of that turn has an item event, stored or derived, or is live now."""
+        exists: bool = await self._ask(thread_id, c.ItemExists(turn_id, item_id))
+        return exists
+
+    # -- goals -------------------------------------------------------------------------------------------------------
+
+    async def thread_goal_get(self, thread_id: str) -> Goal | None:
+        """Return the thread's goal as it reads now, every token observed so far included; None if there is none."""
+        goal: Goal | None = await self._ask(thread_id, c.GetGoal())
+        return goal
+
+    async def thread_goal_set(self, thread_id: str, patch: GoalPatch) -> Goal | None:
+        """Create or change the goal; None if there is none and the patch has no objective.
+
+        Never starts, steers or stops a turn. Raises ThreadNotFound, StorageError; the patch itself raises ValueError.
+        """
+        if not isinstance(patch, GoalPatch):
+            raise TypeError(f"a goal is changed by a GoalPatch, not {type(patch).__name__}")
+        goal: Goal | None = await self._ask(thread_id, c.SetGoal(new_id(), patch))
+        return goal
+
+    async def thread_goal_clear(self, thread_id: str) -> bool:
+        """Remove the goal; False if there is none. Raises StorageError."""
+        cleared: bool = await self._ask(thread_id, c.ClearGoal())
+        return cleared
+
+    # -- compaction --------------------------------------------------------------------------------------------------
+
+    async def compact_thread(self, thread_id: str, preserve_hint: str | None = None) -> CompactionResult:
+        """Compact the thread now, with its own provider and model; `preserve_hint` says what matters.
+
+        Cancelling cancels the compaction; the log is then as before, what was used stays counted. Raises
+        ThreadNotFound, ThreadBusy, ThreadFailed, ProviderFailure, CompactionPreempted if the log changed meanwhile or
+        the runtime stopped it, StorageError.
+        """
+        compaction_id = new_id()
+        turn_id = await self._ask(thread_id, c.Compact(compaction_id, preserve_hint))
+        try:
+            result: CompactionResult = await self._ask(thread_id, c.WaitCompaction(compaction_id))
+        except trio.Cancelled:
+            thread = self._core.directory.get(thread_id)
+            if thread is not None and thread.job is not None and thread.job.turn_id == turn_id:
+                thread.job.cancel("caller_left")
+            raise
+        return result
+
+    async def compact_with_provider(
+        self,
+        thread_id: str,
+        turn_id: str,
+        provider: str,
+        model: str,
+        transcript: Sequence[TranscriptItem],
+        preserve_hint: str | None = None,
+    ) -> NativeCompactionOutcome:
+        """Have a provider compact `transcript`, if that is the thread's window, in the caller's task.
+
+        Works under any turn id, needs no free slot, charges no goal, never falls back to a summary. Cancelling drops
+        the candidate; what was used stays counted. Raises ThreadNotFound, UnknownProvider, ProviderFailure,
+        StorageError, RuntimeClosed if the runtime's exit ends it.
+        """
+        self._check_open()
+        engine = self._core.registry[provider]
+        plan = c.TurnPlan(turn_id=turn_id, provider=provider, model=model)
+        return await self._core.direct.run(thread_id, plan, engine, tuple(transcript), preserve_hint)
+
+
+def _own_copy(item: TranscriptItem) -> TranscriptItem:
+    """Return the item with JSON of its own. Raises TypeError, InvalidRecord."""
+    match item:
+        case ProviderMetadata(payload):
+            check_json(payload)
+        case ToolResult(display_payload=payload) if payload is not None:
+            check_json(payload)
+        case _ if not isinstance(item, get_args(TranscriptItem)):
+            raise TypeError(f"a transcript item is wanted, not {type(item).__name__}")
+    return copy.deepcopy(item)

@@ -1,0 +1,223 @@
+"""Turns: starting, following, steering, interrupting and draining them."""
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from roder_trio.actors._services import new_id
+from roder_trio.actors.broadcast import Filter
+from roder_trio.errors import ActorCrashed, BadWorkspace, RoderTrioError
+from roder_trio.logic.thread.admission import ModelUnknown, WorkspaceUnchecked
+from roder_trio.runtime.base import Base
+from roder_trio.runtime.handle import Turn
+from roder_trio.schema import command as c
+from roder_trio.schema.transcript import Image, UserMessage
+from roder_trio.schema.turn import DrainOutcome, OutputOptions, TurnOutcome
+
+Images = Sequence[Image | str]
+
+
+class TurnMethods(Base):
+    """What can be done with turns."""
+
+    async def start_turn(
+        self,
+        thread_id: str,
+        message: str,
+        *,
+        images: Images = (),
+        provider: str | None = None,
+        model: str | None = None,
+        reasoning: str | None = None,
+        workspace: str | None = None,
+        instructions: str | None = None,
+        developer_context: str | None = None,
+        service_tier: str | None = None,
+        output: OutputOptions | None = None,
+    ) -> str:
+        """Begin a turn and return its id, once its opening is stored.
+
+        Where a job is closing down, or a manual compaction runs, this waits; a turn that waited may still be refused.
+        Cancelling withdraws a request that still waits; one that was taken has begun, and runs on. Raises
+        RuntimeDraining, ThreadNotFound, ThreadFailed, EmptyMessage, BadWorkspace, UnknownProvider, UnsupportedOption,
+        ThreadBusy that names the running turn, StorageError.
+        """
+        options = _options(provider, model, reasoning, workspace, instructions, developer_context, service_tier, output)
+        return await self._start(thread_id, new_id(), _message(message, images), options)
+
+    async def run_turn(
+        self,
+        thread_id: str,
+        message: str,
+        *,
+        images: Images = (),
+        provider: str | None = None,
+        model: str | None = None,
+        reasoning: str | None = None,
+        workspace: str | None = None,
+        instructions: str | None = None,
+        developer_context: str | None = None,
+        service_tier: str | None = None,
+        output: OutputOptions | None = None,
+    ) -> TurnOutcome:
+        """Run a turn to its end and return how it ended; a failed turn is an outcome, not an exception.
+
+        Cancelling interrupts the turn and waits for its end, at most `turn_exit_grace`. Raises as `start_turn`.
+        """
+        options = _options(provider, model, reasoning, workspace, instructions, developer_context, service_tier, output)
+        turn_id = new_id()
+        try:
+            await self._start(thread_id, turn_id, _message(message, images), options)
+            return await self.wait_turn(thread_id, turn_id)
+        except trio.Cancelled:
+            await self._abandon(thread_id, turn_id)
+            raise
+
+    @asynccontextmanager
+    async def turn(
+        self,
+        thread_id: str,
+        message: str,
+        *,
+        images: Images = (),
+        provider: str | None = None,
+        model: str | None = None,
+        reasoning: str | None = None,
+        workspace: str | None = None,
+        instructions: str | None = None,
+        developer_context: str | None = None,
+        service_tier: str | None = None,
+        output: OutputOptions | None = None,
+    ) -> AsyncIterator[Turn]:
+        """Run a turn while the block is open, like a nursery: a normal exit waits for the turn's end.
+
+        Iterate over the handle for the turn's events; its `outcome` is set when the block is left. An error or a cancel
+        that leaves the block interrupts the turn first and waits for its end, at most `turn_exit_grace`. Raises as
+        `start_turn`.
+        """
+        options = _options(provider, model, reasoning, workspace, instructions, developer_context, service_tier, output)
+        self._check_open()
+        turn_id = new_id()
+        with self._core.broadcast.subscribed(Filter(thread_id, turn_id)) as events:
+            handle = Turn(thread_id, turn_id, events)
+            try:
+                await self._start(thread_id, turn_id, _message(message, images), options)
+                yield handle
+                handle.outcome = await self.wait_turn(thread_id, turn_id)
+            except BaseException:
+                handle.outcome = await self._abandon(thread_id, turn_id)
+                raise
+
+    async def wait_turn(self, thread_id: str, turn_id: str) -> TurnOutcome:
+        """Wait for a turn's end and return its outcome, also if it ended before. Cancelling leaves the turn alone.
+
+        Raises UnknownTurn, ThreadNotFound, ThreadFailed, StorageError.
+        """
+        while True:
+            try:
+                outcome: TurnOutcome = await self._ask(thread_id, c.WaitTurn(turn_id))
+            except ActorCrashed:
+                continue
+            return outcome
+
+    async def steer_turn(self, thread_id: str, turn_id: str, message: str, images: Images = ()) -> None:
+        """Give a running turn more input; it is durable when this returns, and will be delivered or handed back.
+
+        A steer preempts sampling, back-off and compaction; during a tool batch it waits. One that is blank, without
+        images, does nothing. Raises NoActiveTurn, SteerQueueFull, StorageError.
+        """
+        self._check_open()
+        steer = _message(message.strip(), images)
+        if not steer.text and not steer.images:
+            await trio.lowlevel.checkpoint()
+            return
+        await self._ask(thread_id, c.Steer(turn_id, new_id(), steer))
+
+    async def interrupt_turn(self, thread_id: str, turn_id: str) -> None:
+        """Stop a turn at once, keeping what was said; `wait_turn` waits for its end. An ended turn is left alone."""
+        self._check_open()
+        await self._interrupt(thread_id, turn_id, "user")
+
+    async def drain_active_turns(self, grace: float) -> DrainOutcome:
+        """Take no new turns, interrupt those that run, and wait at most `grace` seconds until their ends are stored.
+
+        Cancelling stops waiting; turns stay refused until `resume_accepting_turns`.
+        """
+        self._check_open()
+        return await self._core.drain("drain", grace)
+
+    def resume_accepting_turns(self) -> None:
+        """Take turns again after, or while, a drain."""
+        self._check_open()
+        self._core.services.lifecycle.resume()
+
+    # -- how ---------------------------------------------------------------------------------------------------------
+
+    async def _start(self, thread_id: str, turn_id: str, message: UserMessage, options: c.TurnOptions) -> str:
+        command = c.StartTurn(turn_id=turn_id, message=message, options=options)
+        asked: set[str] = set()
+        while True:
+            try:
+                answer: str = await self._ask(thread_id, command)
+            except WorkspaceUnchecked as unchecked:
+                if not await trio.to_thread.run_sync(os.path.isdir, unchecked.workspace):
+                    raise BadWorkspace(unchecked.workspace) from None
+                command = attrs.evolve(command, existing_directory=unchecked.workspace)
+            except ModelUnknown as unknown:
+                if unknown.provider in asked or not await self._core.registry.find_default_model(unknown.provider):
+                    raise
+                asked.add(unknown.provider)
+            else:
+                return answer
+
+    async def _interrupt(self, thread_id: str, turn_id: str, reason: str) -> None:
+        thread = self._core.directory.get(thread_id)
+        if thread is None:
+            await trio.lowlevel.checkpoint()
+            return
+        if thread.job is not None and thread.job.turn_id == turn_id:
+            thread.job.cancel(reason)
+        await self._ask(thread_id, c.Interrupt(turn_id, reason))
+
+    async def _abandon(self, thread_id: str, turn_id: str) -> TurnOutcome | None:
+        """Interrupt a turn whose caller leaves, and wait for its end within `turn_exit_grace`."""
+        with trio.move_on_after(self._core.services.config.deadlines.turn_exit_grace, shield=True):
+            try:
+                await self._interrupt(thread_id, turn_id, "caller_left")
+                return await self.wait_turn(thread_id, turn_id)
+            except RoderTrioError:
+                return None
+        return None
+
+
+def _message(text: str, images: Images) -> UserMessage:
+    if not isinstance(text, str):
+        raise TypeError(f"a message must be text, not {type(text).__name__}")
+    return UserMessage(text, tuple(image if isinstance(image, Image) else Image(image) for image in images))
+
+
+def _options(
+    provider: str | None,
+    model: str | None,
+    reasoning: str | None,
+    workspace: str | None,
+    instructions: str | None,
+    developer_context: str | None,
+    service_tier: str | None,
+    output: OutputOptions | None,
+) -> c.TurnOptions:
+    if output is not None and not isinstance(output, OutputOptions):
+        raise TypeError(f"output must be OutputOptions, not {type(output).__name__}")
+    return c.TurnOptions(
+        provider=provider,
+        model=model,
+        reasoning=reasoning,
+        workspace=workspace,
+        instructions=instructions,
+        developer_context=developer_context,
+        service_tier=service_tier,
+        output=output or OutputOptions(),
+    )
