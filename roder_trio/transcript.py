@@ -10,6 +10,7 @@ from roder_trio.schema.transcript import (
     ReasoningSummary,
     ToolCall,
     ToolResult,
+    TranscriptItem,
     UserMessage,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "ReasoningSummary",
     "ToolCall",
     "ToolResult",
+    "TranscriptItem",
     "UserMessage",
 ]

@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from roder_trio.providers.offline import Offline
     from roder_trio.providers.scripted import ScriptedEngine
 
-_HOMES = {"ChatCompletions": "chat_completions", "Offline": "offline", "ScriptedEngine": "scripted", "SharedClient": "_http"}
+_HOMES = {
+    "ChatCompletions": "chat_completions",
+    "Offline": "offline",
+    "ScriptedEngine": "scripted",
+    "SharedClient": "_http",
+}
 
 __all__ = ["ChatCompletions", "Offline", "ScriptedEngine"]
 

@@ -13,8 +13,7 @@ class Turn:
     def __init__(self, thread_id: str, turn_id: str, events: Subscription) -> None:
         self.thread_id = thread_id
         self.turn_id = turn_id
-        self.outcome: TurnOutcome | None = None
-        """How the turn ended; None while the block is open."""
+        self._outcome: TurnOutcome | None = None
         self._events = events
         self._ended = False
 
@@ -28,3 +27,14 @@ class Turn:
         envelope = await anext(self._events)
         self._ended = is_terminal(envelope)
         return envelope
+
+    @property
+    def outcome(self) -> TurnOutcome:
+        """How the turn ended, once its block was left. Raises RuntimeError before, and if its end isn't known."""
+        if self._outcome is None:
+            raise RuntimeError("the turn's outcome is known once its block was left")
+        return self._outcome
+
+    def end(self, outcome: TurnOutcome | None) -> None:
+        """Set the outcome; called by the block."""
+        self._outcome = outcome

@@ -106,9 +106,9 @@ class TurnMethods(Base):
             try:
                 await self._start(thread_id, turn_id, _message(message, images), options)
                 yield handle
-                handle.outcome = await self.wait_turn(thread_id, turn_id)
+                handle.end(await self.wait_turn(thread_id, turn_id))
             except BaseException:
-                handle.outcome = await self._abandon(thread_id, turn_id)
+                handle.end(await self._abandon(thread_id, turn_id))
                 raise
 
     async def wait_turn(self, thread_id: str, turn_id: str) -> TurnOutcome:
