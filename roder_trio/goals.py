@@ -11,9 +11,9 @@ from roder_trio.schema.ids import (
 )
 
 __all__ = [
+    "UNSET",
     "Goal",
     "GoalCause",
     "GoalPatch",
     "GoalStatus",
-    "UNSET",
 ]
