@@ -40,7 +40,7 @@ from roder_trio.schema.thread import (
 )
 from roder_trio.stores._batch import MAX_APPEND_BYTES, creation, fault_of, fresh, record_id
 from roder_trio.stores.jsonl.disk import Disk
-from roder_trio.stores.jsonl.frame import Damage, encode_batch, encode_header, read_journal, read_thread_id
+from roder_trio.stores.jsonl.frame import Damage, Journal, encode_batch, encode_header, read_journal, read_thread_id
 from roder_trio.stores.jsonl.index import News, Row, Standing
 from roder_trio.stores.jsonl.layout import NEW, Layout
 from roder_trio.stores.jsonl.names import file_name, thread_id_of
@@ -110,15 +110,20 @@ class ThreadJournal:
         found: list[EventEnvelope] = []
         with self._errors():
             data = self._disk.read(self._path)
-            position = 0
-            for batch in [] if data is None else self._parse(data, self._path).batches[1:]:
-                for value in batch:
-                    position += 1
-                    seq = value.get("seq", 0) if value.get("type") == "event" else 0
-                    if type(seq) is int and seq > after and len(found) < limit:
-                        record = self._decode(value, position)
-                        assert isinstance(record, EventEnvelope)
-                        found.append(record)
+            if data is None:
+                return []
+            batches = self._parse(data, self._path).batches
+            self._created(batches[0], self._path)
+            values = enumerate((value for batch in batches[1:] for value in batch), start=1)
+            for position, value in values:
+                seq = value.get("seq", 0) if value.get("type") == "event" else 0
+                if type(seq) is not int or seq <= after:
+                    continue
+                record = self._decode(value, position)
+                assert isinstance(record, EventEnvelope)
+                found.append(record)
+                if len(found) >= limit:
+                    break
         return found
 
     def describe(self, *, archived: bool) -> Row | None:
@@ -164,7 +169,7 @@ class ThreadJournal:
         modified = 0 if before is None else before.st_mtime_ns
         return _Reading(created, records, state, Row(fold.metadata, len(data), modified))
 
-    def _parse(self, data: bytes, path: Path) -> Any:
+    def _parse(self, data: bytes, path: Path) -> Journal:
         try:
             journal = read_journal(data)
         except Damage as damage:

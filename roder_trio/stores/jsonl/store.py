@@ -161,7 +161,12 @@ class JsonlThreadStore(ThreadStore):
         """Write the index as it is now."""
         assert self._index_lane is not None
         self._index.dirty = False
-        await self._index_lane.ask(partial(self._save_index, dict(self._index.rows)))
+        saved = False
+        try:
+            await self._index_lane.ask(partial(self._save_index, dict(self._index.rows)))
+            saved = True
+        finally:
+            self._index.dirty = self._index.dirty or not saved
 
     def _save_index(self, rows: dict[str, Row]) -> None:
         try:
@@ -349,7 +354,7 @@ def _perform_appends(journal: ThreadJournal, jobs: Sequence[Job]) -> None:
     except StorageError as error:
         for job in jobs:
             job.error = error
-    except Exception as error:  # noqa: BLE001  # a bug must not hang those that wait
+    except Exception as error:  # a bug must not hang those that wait
         journal.forget()
         for job in jobs:
             job.error = AppendOutcomeUnknown(f"The store failed in the middle of an append: {error!r}.")
@@ -366,6 +371,6 @@ def _perform_call(work: Callable[[], Any], job: Job) -> None:
         job.value = work()
     except StorageError as error:
         job.error = error
-    except Exception as error:  # noqa: BLE001  # a bug must not hang those that wait
+    except Exception as error:  # a bug must not hang those that wait
         job.error = StorageError(f"The store failed: {error!r}.")
         job.error.__cause__ = error
