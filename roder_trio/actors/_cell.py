@@ -91,6 +91,11 @@ class Mailbox:
 
     async def send(self, request: Request) -> Any:
         """Queue a request and wait for its answer, as `ask` does."""
+        await self.put(request)
+        return await request.answer()
+
+    async def put(self, request: Request) -> None:
+        """Queue a request. Cancelling withdraws it; raises ActorCrashed if the mailbox is closed."""
         try:
             await self._send.send(request)
         except trio.Cancelled:
@@ -99,7 +104,6 @@ class Mailbox:
         except (trio.ClosedResourceError, trio.BrokenResourceError):
             request.resolve(None)
             raise ActorCrashed from None
-        return await request.answer()
 
     def post(self, payload: Any) -> bool:
         """Send a payload whose answer nobody waits for; False if the mailbox is full or closed."""
@@ -172,6 +176,14 @@ class Port:
             return await self._mailbox.send(request)
         finally:
             self._pending.discard(request)
+
+    async def deliver(self, payload: Any) -> None:
+        """Send a report whose answer nobody waits for; once queued it is handled, whoever is cancelled."""
+        if self._closed:
+            raise ActorCrashed
+        request = self._mailbox.request(payload)
+        self._pending.add(request)
+        await self._mailbox.put(request)
 
     def close(self) -> None:
         """Answer all reports under way with ActorCrashed, without waiting."""

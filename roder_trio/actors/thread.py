@@ -8,6 +8,7 @@ it; what it can't survive it raises, and its supervisor starts the next one.
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, assert_never
 
 import attrs
@@ -262,12 +263,9 @@ class ThreadActor:
 
     async def _run_job(self, job: Job, runner: TurnJob | ManualCompaction) -> None:
         """Run a job and give its last word to this incarnation; if it can't be taken, hydration closes the turn."""
-        port = runner.port
         outcome = await runner.run()
-        try:
-            await port.report(c.JobEnded(job.turn_id, outcome))
-        except (ActorCrashed, StorageError):
-            self._services.lifecycle.notify()
+        with suppress(ActorCrashed):
+            await self._port.deliver(c.JobEnded(job.turn_id, outcome))
 
     def _free(self, payload: Any) -> None:
         self._home.job = None

@@ -136,7 +136,9 @@ class Step:
         self._boundaries.append(item)
         return (*done, in_band_boundary(item, self.provider))
 
-    def _metadata(self, payload: Mapping[str, Any]) -> tuple[TranscriptItem, ...]:
+    def _metadata(self, payload: Any) -> tuple[TranscriptItem, ...]:
+        if not isinstance(payload, Mapping):
+            raise ProviderFailure(ProviderFailureKind.PROTOCOL, "The engine sent metadata that is no JSON object.")
         if payload.get("end_turn") is False:
             self.forces_round = True
         if payload.get("kind") == RETRY_MARKER:

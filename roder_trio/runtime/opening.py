@@ -56,9 +56,10 @@ async def open_runtime(
         async with trio.open_nursery() as nursery:
             core: Core = await nursery.start(_live, registry, store, sinks, config, outcome)
             try:
-                yield Runtime(core)
+                with outcome.scope:
+                    yield Runtime(core)
             except (Exception, KeyboardInterrupt, SystemExit) as error:
-                outcome.error = error
+                outcome.error = outcome.error or error
             finally:
                 with trio.CancelScope(shield=True):
                     await core.shut_down()
@@ -71,8 +72,14 @@ class _Body:
     """How the caller's block was left; its error passes outside of our nursery, so that nothing wraps it."""
 
     def __init__(self) -> None:
+        self.scope = trio.CancelScope()
         self.left = trio.Event()
         self.error: BaseException | None = None
+
+    def end(self, error: BaseException) -> None:
+        """End the block, with this error."""
+        self.error = self.error or error
+        self.scope.cancel()
 
 
 async def _live(
@@ -103,19 +110,19 @@ async def _live(
             all_sinks = Sinks(sinks, broadcast, config.deadlines.sink_timeout)
             nursery.start_soon(all_sinks.run)
             nursery.start_soon(services.checkpoints.run)
-            nursery.start_soon(_account, accounting)
+            nursery.start_soon(_account, accounting, body)
             task_status.started(Core(services, directory, DirectCompactions(services, directory), registry, all_sinks))
             await body.left.wait()
             nursery.cancel_scope.cancel()
 
 
-async def _account(accounting: AccountingActor) -> None:
+async def _account(accounting: AccountingActor, body: _Body) -> None:
     """Run accounting; a runtime that can't count must not run."""
     try:
         await supervise("accounting", accounting.run)
     except RestartsExhausted as exhausted:
         accounting.close()
-        raise exhausted.__cause__ or exhausted from None
+        body.end(exhausted.__cause__ or exhausted)
 
 
 async def _share_client(registry: EngineRegistry, http: Any, opened: AsyncExitStack) -> None:

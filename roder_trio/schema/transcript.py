@@ -4,31 +4,44 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import attrs
+from attrs.validators import deep_iterable, instance_of, optional
 
 from roder_trio.schema.ids import as_tuple
+
+# What hosts and engines hand in is checked here, so that nothing later meets a text that is none.
+
+
+def _text() -> str:
+    text: str = attrs.field(validator=instance_of(str))
+    return text
+
+
+def _text_or_none() -> str | None:
+    text: str | None = attrs.field(validator=optional(instance_of(str)))
+    return text
 
 
 @attrs.frozen
 class Image:
     """An image by its URL; a data URL holds the bytes themselves."""
 
-    url: str
+    url: str = _text()
 
 
 @attrs.frozen
 class UserMessage:
     """What a user said, or what stands in the user's place."""
 
-    text: str
-    images: tuple[Image, ...] = attrs.field(default=(), converter=as_tuple)
+    text: str = _text()
+    images: tuple[Image, ...] = attrs.field(default=(), converter=as_tuple, validator=deep_iterable(instance_of(Image)))
 
 
 @attrs.frozen
 class AssistantMessage:
     """What the model said. A `phase` other than None, "" or "final_answer" is commentary."""
 
-    text: str
-    phase: str | None = None
+    text: str = _text()
+    phase: str | None = attrs.field(default=None, validator=optional(instance_of(str)))
     interrupted: bool = False
     """True if the message was cut off before it was finished."""
 
@@ -37,36 +50,36 @@ class AssistantMessage:
 class ReasoningSummary:
     """What the model let be seen of its reasoning."""
 
-    text: str
+    text: str = _text()
 
 
 @attrs.frozen
 class ToolCall:
     """A call as the model wrote it; `arguments` is its string, never re-serialised."""
 
-    id: str
-    name: str
-    arguments: str
+    id: str = _text()
+    name: str = _text()
+    arguments: str = _text()
 
 
 @attrs.frozen
 class ToolResult:
     """The one result of a call."""
 
-    id: str
-    name: str | None
-    result: str
+    id: str = _text()
+    name: str | None = _text_or_none()
+    result: str = _text()
     is_error: bool = False
     display_payload: Any = None
     """JSON for user interfaces; the model never sees it."""
-    images: tuple[Image, ...] = attrs.field(default=(), converter=as_tuple)
+    images: tuple[Image, ...] = attrs.field(default=(), converter=as_tuple, validator=deep_iterable(instance_of(Image)))
 
 
 @attrs.frozen
 class ContextCompaction:
     """A summary that stands for everything before it, but the `retained_count` nearest items."""
 
-    summary: str
+    summary: str = _text()
     strategy: str = "llm"
     retained_count: int = 0
     active_request: UserMessage | None = None
@@ -84,7 +97,7 @@ class ProviderMetadata:
 class ErrorNote:
     """Why a turn failed. It is shown, and never sent to a model."""
 
-    message: str
+    message: str = _text()
 
 
 @attrs.frozen
