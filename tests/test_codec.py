@@ -436,8 +436,10 @@ def test_metadata_has_upcasters_too(monkeypatch):
 
 
 def test_metadata_that_is_wrong_is_refused_both_ways():
+    with pytest.raises(TypeError, match="title must be text, not int"):
+        metadata(title=5)
     with pytest.raises(InvalidRecord):
-        codec.encode_metadata(metadata(title=5))
+        codec.encode_metadata(metadata(message_count="5"))
     with pytest.raises(codec.DecodeError, match=r"\$\.created_at"):
         codec.decode_metadata(b'{"thread_id":"t","updated_at":"2026-10-03T00:00:01Z"}')
     with pytest.raises(codec.DecodeError):

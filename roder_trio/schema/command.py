@@ -12,7 +12,7 @@ import attrs
 
 from roder_trio.schema.event import Event
 from roder_trio.schema.goal import GoalPatch
-from roder_trio.schema.ids import UNSET
+from roder_trio.schema.ids import UNSET, is_text, is_text_or_none
 from roder_trio.schema.item import ItemEventKind
 from roder_trio.schema.transcript import ProviderMetadata, TranscriptItem, UserMessage
 from roder_trio.schema.turn import OutputOptions
@@ -25,13 +25,13 @@ from roder_trio.schema.usage import TokenUsage
 class TurnOptions:
     """What one turn was asked for; None takes the thread's or the runtime's."""
 
-    provider: str | None = None
-    model: str | None = None
-    reasoning: str | None = None
-    workspace: str | None = None
-    instructions: str | None = None
-    developer_context: str | None = None
-    service_tier: str | None = None
+    provider: str | None = attrs.field(default=None, validator=is_text_or_none)
+    model: str | None = attrs.field(default=None, validator=is_text_or_none)
+    reasoning: str | None = attrs.field(default=None, validator=is_text_or_none)
+    workspace: str | None = attrs.field(default=None, validator=is_text_or_none)
+    instructions: str | None = attrs.field(default=None, validator=is_text_or_none)
+    developer_context: str | None = attrs.field(default=None, validator=is_text_or_none)
+    service_tier: str | None = attrs.field(default=None, validator=is_text_or_none)
     output: OutputOptions = OutputOptions()
 
 
@@ -50,7 +50,7 @@ class StartTurn:
 class Steer:
     """Give the running turn more input, and preempt its step if the phase allows."""
 
-    turn_id: str
+    turn_id: str = attrs.field(validator=is_text)
     steer_id: str
     message: UserMessage
 
@@ -59,7 +59,7 @@ class Steer:
 class Interrupt:
     """Stop the running turn."""
 
-    turn_id: str
+    turn_id: str = attrs.field(validator=is_text)
     reason: str
 
 
@@ -67,7 +67,7 @@ class Interrupt:
 class WaitTurn:
     """Answered with the turn's outcome, once it has one."""
 
-    turn_id: str
+    turn_id: str = attrs.field(validator=is_text)
 
 
 @attrs.frozen
@@ -108,22 +108,22 @@ class Touch:
 class ItemExists:
     """Whether an item event of that item was stored, derived, or is live."""
 
-    turn_id: str
-    item_id: str
+    turn_id: str = attrs.field(validator=is_text)
+    item_id: str = attrs.field(validator=is_text)
 
 
 @attrs.frozen
 class LatestIndex:
     """The highest transcript index of a turn, or None."""
 
-    turn_id: str
+    turn_id: str = attrs.field(validator=is_text)
 
 
 @attrs.frozen
 class PersistItem:
     """Append a host's transcript item; answered with its index."""
 
-    turn_id: str
+    turn_id: str = attrs.field(validator=is_text)
     item: TranscriptItem
 
 
@@ -131,7 +131,7 @@ class PersistItem:
 class RecordItemEvent:
     """Store a host's item event; answered with the numbered event."""
 
-    turn_id: str
+    turn_id: str = attrs.field(validator=is_text)
     timestamp: datetime
     event: ItemEventKind
 
@@ -165,8 +165,8 @@ class UpdateThread:
 class GetState:
     """A host's own value beside the thread, or None."""
 
-    extension_id: str
-    key: str
+    extension_id: str = attrs.field(validator=is_text)
+    key: str = attrs.field(validator=is_text)
 
 
 @attrs.frozen
@@ -174,8 +174,8 @@ class SetState:
     """Store a host's own value beside the thread."""
 
     record_id: str
-    extension_id: str
-    key: str
+    extension_id: str = attrs.field(validator=is_text)
+    key: str = attrs.field(validator=is_text)
     value: Any
     schema_version: int
 
@@ -310,9 +310,9 @@ class JobEnded:
 class TurnPlan:
     """What a turn runs with, chosen at its admission."""
 
-    turn_id: str
-    provider: str
-    model: str
+    turn_id: str = attrs.field(validator=is_text)
+    provider: str = attrs.field(validator=is_text)
+    model: str = attrs.field(validator=is_text)
     reasoning: str | None = None
     options: TurnOptions = TurnOptions()
     developer_instructions: str | None = None

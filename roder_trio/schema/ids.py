@@ -4,6 +4,8 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
+import attrs
+
 ThreadId: TypeAlias = str
 TurnId: TypeAlias = str
 AttemptId: TypeAlias = str
@@ -22,6 +24,19 @@ class Unset(enum.Enum):
 
 UNSET: Final = Unset.UNSET
 UnsetType: TypeAlias = Literal[Unset.UNSET]
+
+
+def is_text(instance: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
+    """Check a field that hosts and engines hand in, so that nothing later meets a text that is none."""
+    if not isinstance(value, str):
+        raise TypeError(f"{attribute.name} must be text, not {type(value).__name__}")
+
+
+def is_text_or_none(instance: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
+    """As `is_text`, for a field that may be None."""
+    if value is not None:
+        is_text(instance, attribute, value)
+
 
 MAX_ID_LENGTH = 512
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from roder_trio.schema.event import EventEnvelope
-from roder_trio.schema.ids import as_tuple
+from roder_trio.schema.ids import as_tuple, is_text, is_text_or_none
 from roder_trio.schema.item import ThreadItemEvent
 from roder_trio.schema.transcript import TranscriptItem
 from roder_trio.schema.turn import TurnStatus
@@ -46,17 +46,17 @@ def _workspace(value: str | None) -> str | None:
 class ThreadMetadata:
     """A thread in one row. `usage` is None until the first non-empty report."""
 
-    thread_id: str
-    title: str | None = None
+    thread_id: str = attrs.field(validator=is_text)
+    title: str | None = attrs.field(default=None, validator=is_text_or_none)
     workspace: str | None = attrs.field(default=None, converter=_workspace)
-    provider: str | None = None
-    model: str | None = None
-    reasoning: str | None = None
+    provider: str | None = attrs.field(default=None, validator=is_text_or_none)
+    model: str | None = attrs.field(default=None, validator=is_text_or_none)
+    reasoning: str | None = attrs.field(default=None, validator=is_text_or_none)
     tool_allowlist: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
-    developer_instructions: str | None = None
-    parent_thread_id: str | None = None
-    forked_from_turn_id: str | None = None
-    agent_path: str | None = None
+    developer_instructions: str | None = attrs.field(default=None, validator=is_text_or_none)
+    parent_thread_id: str | None = attrs.field(default=None, validator=is_text_or_none)
+    forked_from_turn_id: str | None = attrs.field(default=None, validator=is_text_or_none)
+    agent_path: str | None = attrs.field(default=None, validator=is_text_or_none)
     labels: Mapping[str, str] = attrs.field(default=MappingProxyType({}), converter=frozen_labels)
     created_at: datetime
     updated_at: datetime

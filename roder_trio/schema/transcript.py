@@ -4,35 +4,23 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import attrs
-from attrs.validators import deep_iterable, instance_of, optional
+from attrs.validators import deep_iterable, instance_of
 
-from roder_trio.schema.ids import as_tuple
-
-# What hosts and engines hand in is checked here, so that nothing later meets a text that is none.
-
-
-def _text() -> str:
-    text: str = attrs.field(validator=instance_of(str))
-    return text
-
-
-def _text_or_none() -> str | None:
-    text: str | None = attrs.field(validator=optional(instance_of(str)))
-    return text
+from roder_trio.schema.ids import as_tuple, is_text, is_text_or_none
 
 
 @attrs.frozen
 class Image:
     """An image by its URL; a data URL holds the bytes themselves."""
 
-    url: str = _text()
+    url: str = attrs.field(validator=is_text)
 
 
 @attrs.frozen
 class UserMessage:
     """What a user said, or what stands in the user's place."""
 
-    text: str = _text()
+    text: str = attrs.field(validator=is_text)
     images: tuple[Image, ...] = attrs.field(default=(), converter=as_tuple, validator=deep_iterable(instance_of(Image)))
 
 
@@ -40,8 +28,8 @@ class UserMessage:
 class AssistantMessage:
     """What the model said. A `phase` other than None, "" or "final_answer" is commentary."""
 
-    text: str = _text()
-    phase: str | None = attrs.field(default=None, validator=optional(instance_of(str)))
+    text: str = attrs.field(validator=is_text)
+    phase: str | None = attrs.field(default=None, validator=is_text_or_none)
     interrupted: bool = False
     """True if the message was cut off before it was finished."""
 
@@ -50,25 +38,25 @@ class AssistantMessage:
 class ReasoningSummary:
     """What the model let be seen of its reasoning."""
 
-    text: str = _text()
+    text: str = attrs.field(validator=is_text)
 
 
 @attrs.frozen
 class ToolCall:
     """A call as the model wrote it; `arguments` is its string, never re-serialised."""
 
-    id: str = _text()
-    name: str = _text()
-    arguments: str = _text()
+    id: str = attrs.field(validator=is_text)
+    name: str = attrs.field(validator=is_text)
+    arguments: str = attrs.field(validator=is_text)
 
 
 @attrs.frozen
 class ToolResult:
     """The one result of a call."""
 
-    id: str = _text()
-    name: str | None = _text_or_none()
-    result: str = _text()
+    id: str = attrs.field(validator=is_text)
+    name: str | None = attrs.field(validator=is_text_or_none)
+    result: str = attrs.field(validator=is_text)
     is_error: bool = False
     display_payload: Any = None
     """JSON for user interfaces; the model never sees it."""
@@ -79,7 +67,7 @@ class ToolResult:
 class ContextCompaction:
     """A summary that stands for everything before it, but the `retained_count` nearest items."""
 
-    summary: str = _text()
+    summary: str = attrs.field(validator=is_text)
     strategy: str = "llm"
     retained_count: int = 0
     active_request: UserMessage | None = None
@@ -97,7 +85,7 @@ class ProviderMetadata:
 class ErrorNote:
     """Why a turn failed. It is shown, and never sent to a model."""
 
-    message: str = _text()
+    message: str = attrs.field(validator=is_text)
 
 
 @attrs.frozen
