@@ -103,8 +103,8 @@ class TurnJob:
             error = flatten(raised)
         if isinstance(outcome, Finished):
             return outcome
-        if self._storage_error is not None:
-            return self._failed(str(self._storage_error), "storage")
+        if isinstance(self._storage_error or error, StorageError):
+            return self._failed(str(self._storage_error or error), "storage")
         if self.job.cause is not None:
             return Interrupted(self.job.cause, self._leftover)
         if error is not None:
@@ -125,6 +125,8 @@ class TurnJob:
     async def _rounds(self) -> JobOutcome:
         series = self._new_series()
         while True:
+            if self._cut_for_good():
+                await trio.lowlevel.checkpoint()
             if self.job.signal.pending:
                 self.view = await self.port.report(TakeSteers(self.plan.turn_id))
                 series = self._new_series()

@@ -12,7 +12,7 @@ from roder_trio.errors import ThreadNotFound
 from roder_trio.logic.item import merge
 from roder_trio.runtime.base import Base
 from roder_trio.schema import command as c
-from roder_trio.schema.event import ThreadCreated, ThreadUnarchived
+from roder_trio.schema.event import ThreadCreated, ThreadMetadataChanged, ThreadUnarchived
 from roder_trio.schema.ids import UNSET, UnsetType
 from roder_trio.schema.inference import ModelDescriptor
 from roder_trio.schema.thread import ThreadMetadata, ThreadPage, ThreadSnapshot, frozen_labels
@@ -84,8 +84,11 @@ class ThreadMethods(Base):
             "developer_instructions": developer_instructions,
             "labels": labels if labels is UNSET else frozen_labels(labels),
         }
-        changes = {name: value for name, value in given.items() if value is not UNSET}
-        await self._ask(thread_id, c.UpdateThread(changes))
+        self._check_open()
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not UNSET}
+        now = utc_now()
+        ThreadMetadata(thread_id=thread_id, created_at=now, updated_at=now, **changes)
+        await self._ask(thread_id, c.UpdateThread(ThreadMetadataChanged(**changes)))
         metadata = await self._core.services.store.load_metadata(thread_id)
         if metadata is None:
             raise ThreadNotFound(thread_id)

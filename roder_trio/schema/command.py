@@ -4,19 +4,17 @@ Commands may be refused, before anything happened. Reports come from a job and a
 what the actor performs, without awaiting, once a decision's events are stored.
 """
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypeAlias
 
 import attrs
 
-from roder_trio.schema.event import Event
+from roder_trio.schema.event import Event, ThreadMetadataChanged
 from roder_trio.schema.goal import GoalPatch
-from roder_trio.schema.ids import UNSET, is_text, is_text_or_none
+from roder_trio.schema.ids import is_text, is_text_or_none
 from roder_trio.schema.item import ItemEventKind
 from roder_trio.schema.transcript import ProviderMetadata, TranscriptItem, UserMessage
 from roder_trio.schema.turn import OutputOptions
-from roder_trio.schema.usage import TokenUsage
 
 # -- commands ----------------------------------------------------------------------------------------------------------
 
@@ -156,9 +154,9 @@ class ClearGoal:
 
 @attrs.frozen
 class UpdateThread:
-    """Change fields of the metadata; fields not named in `changes` stay."""
+    """Change fields of the metadata."""
 
-    changes: Mapping[str, Any]
+    change: ThreadMetadataChanged
 
 
 @attrs.frozen
@@ -367,15 +365,3 @@ class Publish:
 
 
 Effect: TypeAlias = StartJob | StartCompaction | CancelJob | PreemptStep | FreeSlot | EndTurn | Publish
-
-
-@attrs.frozen
-class UsageFacts:
-    """Totals as of now, from the board."""
-
-    turn: TokenUsage | None = None
-    goal_tokens: int = 0
-
-
-METADATA_FIELDS = ("title", "provider", "model", "reasoning", "tool_allowlist", "developer_instructions", "labels")
-KEEP = UNSET

@@ -43,12 +43,12 @@ def record_item_event(state: ThreadState, command: RecordItemEvent, facts: Facts
 
 def update_thread(state: ThreadState, command: UpdateThread, facts: Facts) -> Decision:
     """Change fields of the metadata. A running turn keeps what it began with."""
-    provider = command.changes.get("provider")
-    if provider is not None and provider not in facts.engines:
+    provider = command.change.provider
+    if isinstance(provider, str) and provider not in facts.engines:
         raise UnknownProvider(provider, tuple(facts.engines))
-    if not command.changes:
+    if command.change == ThreadMetadataChanged():
         return Decision()
-    return Decision((Emit(ThreadMetadataChanged(**command.changes)),))
+    return Decision((Emit(command.change),))
 
 
 def get_state(state: ThreadState, command: GetState, facts: Facts) -> Decision:
