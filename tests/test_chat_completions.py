@@ -14,6 +14,7 @@ import trio.testing
 from roder_trio import providers
 from roder_trio.errors import ProviderFailure
 from roder_trio.providers import ChatCompletions
+from roder_trio.providers.catalog import Catalog, ProviderRow
 from roder_trio.providers.chat_completions import Profile
 from roder_trio.schema.config import ReliabilityConfig
 from roder_trio.schema.inference import (
@@ -162,6 +163,30 @@ def test_naming_the_package_of_engines_loads_none_of_them() -> None:
         "assert not (homes | {'httpx'}) & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", check], check=True)
+
+
+@pytest.mark.parametrize("row", [row for row in Catalog.load().providers if row.dialect == "chat_completions"])
+def test_every_row_of_the_catalog_makes_an_engine(row: ProviderRow) -> None:
+    for chat in (ChatCompletions(row.id), ChatCompletions(row.id, base_url=row.base_url)):
+        assert chat.target == EngineTarget("chat_completions", row.id, row.base_url)
+        assert chat.profile == Profile(**row.flags)
+        assert chat.default_model == row.default_model
+
+
+async def test_a_row_counts_for_its_own_host_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GROQ_API_KEY", "groq-key")
+    server = Recorder()
+    await collect(engine(server, base_url="https://api.groq.com/openai/v1"))
+    assert server.requests[0].headers["authorization"] == "Bearer groq-key"
+    http = httpx.AsyncClient(transport=httpx.MockTransport(server))
+    elsewhere = ChatCompletions("groq", base_url="https://groq.example.com/v1", http=http)
+    assert (await failure_of(elsewhere)).cause == "missing_credentials"
+    assert elsewhere.profile == Profile()
+    assert ChatCompletions("groq", vision=False).profile.max_tokens_field == "max_completion_tokens"
+    assert ChatCompletions("unheard-of").target.base_url == "https://api.openai.com/v1"
+    assert [row.provider for row in await ChatCompletions("openai", api_key=lambda: None, env_keys=()).list_models()][
+        :1
+    ] == ["openai"]
 
 
 # -- requests

@@ -153,6 +153,7 @@ def test_a_refusal_is_text_with_its_own_stop_reason() -> None:
     events = events_of(chunk(refusal="no"), chunk(refusal=None), STOP, DONE)
     assert events[0] == MessageDelta("no")
     assert stop_of(events) == "refusal"
+    assert metadata(events)["refused"] is True
 
 
 def test_filtered_content_keeps_its_text() -> None:

@@ -324,10 +324,10 @@ def test_a_models_row_takes_away_what_the_model_lacks() -> None:
     profile = Profile()
     assert profile.for_model(None) is profile
     assert profile.for_model(row()) is profile
-    able = profile.for_model(row("images", "sampling"))
-    assert (able.vision, able.sampling, able.thinking_style) == (True, True, "effort")
+    assert profile.for_model(row("images", "sampling", "structured", "parallel")) == profile
     poor = profile.for_model(row("tools", style="none"))
     assert (poor.vision, poor.sampling, poor.thinking_style) == (False, False, "none")
+    assert (poor.structured_output, poor.include_parallel_tool_calls) == ("none", False)
 
 
 # -- bytes

@@ -584,4 +584,42 @@ async def test_a_url_with_secrets_still_goes_where_it_points() -> None:
     assert seen[0].url.raw_path == f"/v1/chat/completions?api-key={SECRET}".encode()
     assert seen[0].headers["authorization"] == "Basic dXNlcjpwQHNz"
     assert SECRET not in str(seen[0].url)
-    assert events[-2].payload["base_url"] == "http://localhost:8/v1/"
+    assert events[-2].payload["base_url"] == "http://localhost:8/v1"
+
+
+# -- the clocks before the headers
+
+
+async def test_the_transport_gets_its_deadlines_and_the_bodys_is_off() -> None:
+    seen: list[Any] = []
+
+    def handler(sent: httpx.Request) -> httpx.Response:
+        seen.append(sent.extensions["timeout"])
+        return respond(sse(*ANSWER))(sent)
+
+    await collect(engine(handler))
+    assert seen == [{"connect": 10.0, "write": 60.0, "pool": 30.0, "read": None}]
+
+
+@pytest.mark.parametrize(("last", "cause"), [(59, None), (61, "headers")])
+async def test_the_clock_for_headers_starts_when_the_request_was_written(
+    last: float, cause: str | None, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def handler(sent: httpx.Request) -> httpx.Response:
+        trace = sent.extensions["trace"]
+        steps = [
+            (29, "connection.connect_tcp.started"),
+            (9, "http11.send_request_headers.started"),
+            (0, "http11.send_request_headers.complete"),
+            (0, "http11.send_request_body.started"),
+            (100, "http11.send_request_body.complete"),
+            (0, "http11.receive_response_headers.started"),
+            (last, "http11.receive_response_headers.complete"),
+        ]
+        for seconds, name in steps:
+            await trio.sleep(seconds)
+            await trace(name, {})
+        return respond(sse(*ANSWER))(sent)
+
+    _, failure = await collect(engine(handler, timeouts=Timeouts()))
+    assert (failure and failure.cause) == cause

@@ -250,6 +250,8 @@ class ChatDecoder:
             "service_tier": self._tier,
             "raw_stop_reason": self._finish,
         }
+        if self._refused:
+            replay["refused"] = True
         if self._moderation is not None:
             replay["moderation"] = self._moderation
         if self._warnings:

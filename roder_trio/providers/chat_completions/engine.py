@@ -4,6 +4,7 @@ It opens exchanges and wires encoder, decoder and transport together; it makes n
 between calls are the parameters that a model refused, and the list of models.
 """
 
+import functools
 import hashlib
 import itertools
 from base64 import b64encode
@@ -24,6 +25,7 @@ from roder_trio.providers._http import AsyncClient, Exchange, SharedClient, open
 from roder_trio.providers._key import ApiKey, KeySource, is_local
 from roder_trio.providers._models import ModelList
 from roder_trio.providers._stream import EventStream, repair_notice
+from roder_trio.providers.catalog import Catalog, ProviderRow
 from roder_trio.providers.chat_completions.decode import ChatDecoder, Facts
 from roder_trio.providers.chat_completions.encode import encode, named_parameters, tool_names
 from roder_trio.providers.chat_completions.profile import LimitField, Profile
@@ -66,13 +68,35 @@ class _Learned:
 _NOTHING = _Learned()
 
 
+@functools.cache
+def _catalog() -> Catalog:
+    return Catalog.load()
+
+
+def _row(id: str, base_url: str | None) -> ProviderRow | None:
+    """Return the catalog's row for a server; a key of one host never goes to another."""
+    catalog = _catalog()
+    rows = [row for row in catalog.providers if row.dialect == DIALECT]
+    if base_url is None:
+        return next((row for row in rows if row is catalog.provider(id)), None)
+    place = _place(base_url)
+    here = [row for row in rows if _place(row.base_url) == place]
+    return next((row for row in here if row.id == id or id in row.aliases), here[0] if here else None)
+
+
+def _place(url: str) -> tuple[str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.hostname, parts.port
+
+
 class ChatCompletions(InferenceEngine):
     """Talks to a server with the Chat Completions API.
 
-    `api_key` is a string or a function that is called for each request; without it the variables `env_keys` are tried,
-    which are `OPENAI_API_KEY` for api.openai.com and none for others. A server on the own machine or network needs no
-    key unless `requires_auth` says so. `models` are rows known beforehand. `http` is a client of the host's own; else
-    the runtime's is used. Further keyword arguments are fields of `Profile`.
+    What isn't given comes from the row of the shipped catalog for this server: that of the same host as `base_url`,
+    without one that of the name `id`. `api_key` is a string or a function that is called for each request; without it
+    the variables `env_keys` are tried in order. A server that has no row needs a key unless it is on the own machine or
+    network; `requires_auth` overrules that. `models` are rows known beforehand, `http` is a client of the host's own,
+    else the runtime's is used. Further keyword arguments are fields of `Profile`.
     """
 
     target: EngineTarget
@@ -81,33 +105,36 @@ class ChatCompletions(InferenceEngine):
         self,
         id: str = "openai",
         *,
-        base_url: str = OPENAI,
+        base_url: str | None = None,
         api_key: ApiKey = None,
         env_keys: Sequence[str] | None = None,
         requires_auth: bool | None = None,
         default_model: str | None = None,
-        models: Sequence[ModelDescriptor] = (),
+        models: Sequence[ModelDescriptor] | None = None,
         http: AsyncClient | None = None,
         profile: Profile | None = None,
         **flags: Any,
     ) -> None:
+        row = _row(id, base_url)
+        base_url = base_url or (row.base_url if row else OPENAI)
+        if models is None:
+            models = [attrs.evolve(known, provider=id) for known in _catalog().models_of(row.id)] if row else ()
+        if requires_auth is None:
+            requires_auth = row.requires_auth if row else not is_local(base_url)
+        if env_keys is None:
+            env_keys = row.env_keys if row else ()
         self.id = id
-        self.default_model = default_model
-        self.profile = attrs.evolve(profile or Profile(), **flags)
-        self.target = EngineTarget(DIALECT, id, public_url(base_url))
+        self.default_model = default_model or (row.default_model if row else None)
+        self.profile = attrs.evolve(profile or Profile(**(row.flags if row else {})), **flags)
+        self.target = EngineTarget(DIALECT, id, public_url(base_url).rstrip("/"))
         self.capabilities = attrs.evolve(
             InferenceCapabilities.agent(),
             image_input=self.profile.vision,
             structured_output=self.profile.structured_output != "none",
-            parallel_tool_calls=self.profile.include_parallel_tool_calls,
-            reasoning_summaries=True,
         )
-        if env_keys is None:
-            env_keys = ("OPENAI_API_KEY",) if urlsplit(base_url).hostname == "api.openai.com" else ()
-        required = not is_local(base_url) if requires_auth is None else requires_auth
-        self._key = KeySource(id, api_key, tuple(env_keys), required)
+        self._key = KeySource(id, api_key, tuple(env_keys), requires_auth)
         self._base_url = base_url
-        self._rows = {row.id: row for row in models}
+        self._rows = {known.id: known for known in models}
         self._own_client = http
         self._client = http
         self._learned: dict[str, _Learned] = {}

@@ -68,5 +68,7 @@ class Profile:
             self,
             vision=self.vision and "images" in row.supports,
             sampling=self.sampling and "sampling" in row.supports,
+            structured_output=self.structured_output if "structured" in row.supports else "none",
+            include_parallel_tool_calls=self.include_parallel_tool_calls and "parallel" in row.supports,
             thinking_style="none" if row.reasoning_style == "none" else self.thinking_style,
         )
