@@ -37,6 +37,7 @@ class _Slot:
     retry_at: float = -math.inf
     """Before this a failed append is not tried again."""
     settling: bool = False
+    appending: bool = False
     dropped: bool = False
     refused: StorageError | None = None
     """Why no append can ever succeed."""
@@ -134,18 +135,12 @@ class AccountingActor:
         what is known to be stored, and nothing of the attempt is tried again.
         """
         slot = self._slots[attempt_id]
-        slot.settling = True
-        self._wake.set()
-        with trio.move_on_after(self._deadline, shield=True):
-            await trio.lowlevel.checkpoint()
-            while slot.unsaved and slot.refused is None and not self._closed:
-                slot.ended = slot.ended or trio.Event()
-                await slot.ended.wait()
+        await self._save(slot)
         if slot.unsaved:
             self._drop(slot)
             raise StorageError(
                 "The usage of a turn could not be stored; check the store, then start a new turn."
-            ) from (slot.refused)
+            ) from slot.refused
         self._remove(slot)
         return slot.usage
 
@@ -156,11 +151,20 @@ class AccountingActor:
             self._tell(slot)
 
     async def drain(self) -> None:
-        """Wait until all that was observed of any attempt is stored, and close them all."""
-        for attempt_id in list(self._slots):
-            if attempt_id in self._slots:
-                await self.settle(attempt_id)
+        """Wait until all that was observed so far is stored, or can't be; each attempt stays open for its owner."""
+        for slot in list(self._slots.values()):
+            await self._save(slot)
         await trio.lowlevel.checkpoint()
+
+    async def _save(self, slot: _Slot) -> None:
+        """Have the newest reading stored at once, and wait for that at most `usage_deadline`, under a shield."""
+        slot.settling = True
+        self._wake.set()
+        with trio.move_on_after(self._deadline, shield=True):
+            await trio.lowlevel.checkpoint()
+            while slot.unsaved and slot.refused is None and not self._closed:
+                slot.ended = slot.ended or trio.Event()
+                await slot.ended.wait()
 
     # -- the task ------------------------------------------------------------------------------------------------------
 
@@ -196,6 +200,7 @@ class AccountingActor:
         written = [(slot, slot.report, slot.usage, slot.record(now)) for slot in due]
         for slot, *_ in written:
             slot.due_at = began + self._interval
+            slot.appending = True
         try:
             await self._store.append(thread_id, [record for *_, record in written])
         except CommandRefused as error:
@@ -212,7 +217,9 @@ class AccountingActor:
         finally:
             self._in_flight.discard(thread_id)
             for slot, *_ in written:
-                self._end_of_dropped(slot)
+                slot.appending = False
+                if slot.dropped:
+                    self._remove(slot)
                 self._tell(slot)
             self._wake.set()
 
@@ -227,11 +234,7 @@ class AccountingActor:
         self.totals(attempt.thread_id).drop_attempt(attempt.attempt_id, slot.stored, slot.stored_usage)
         slot.dropped = True
         slot.report = slot.stored
-        if attempt.thread_id not in self._in_flight:
-            self._remove(slot)
-
-    def _end_of_dropped(self, slot: _Slot) -> None:
-        if slot.dropped:
+        if not slot.appending:
             self._remove(slot)
 
     def _remove(self, slot: _Slot) -> None:

@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from roder_trio.actors._services import Services, new_id
-from roder_trio.actors._stream import StreamReader
+from roder_trio.actors._stream import Reading, StreamReader
 from roder_trio.actors._supervisor import flatten
 from roder_trio.errors import ProviderFailure, ProviderFailureKind, StaleWindow, StorageError
 from roder_trio.logic import compaction as rules
@@ -57,7 +57,14 @@ class NativeCompaction:
     compaction_id: str = attrs.field(factory=new_id)
     usage: TokenUsage = ZERO_USAGE
     """What was billed so far."""
+    latest: View = attrs.field(init=False)
+    """The thread's window after the newest report; `view` stays what the compaction was given."""
     _staging: rules.Staging = attrs.field(init=False, factory=rules.Staging)
+    _failed_at: float = attrs.field(init=False, default=0.0)
+    """When the newest failure was read, on trio's clock."""
+
+    def __attrs_post_init__(self) -> None:
+        self.latest = self.view
 
     async def run(self) -> NativeCompactionOutcome:
         """Compact. Every return, by outcome or exception, comes after all usage is settled.
@@ -65,16 +72,16 @@ class NativeCompaction:
         Cancelling drops the candidate; the log is as before unless the commit had begun. Raises ProviderFailure,
         StorageError.
         """
-        window, tokens = self.view.window, self.view.sums.tokens()
-        await self._record(ContextCompactionStarted(self.compaction_id, self.trigger, len(window), tokens))
+        tokens = self.view.sums.tokens(self.engine.capabilities.image_input)
+        await self._record(ContextCompactionStarted(self.compaction_id, self.trigger, len(self.view.window), tokens))
         began = trio.current_time()
         verdict: rules.Commit | rules.Fail | rules.Declined | None = None
         try:
             verdict = await self._attempts()
         except Exception as error:
             kind = "storage" if isinstance(error, StorageError) else "engine_error"
-            await self._record(ContextCompactionFailed(self.compaction_id, str(flatten(error)), kind))
             verdict = rules.Declined()
+            await self._record(ContextCompactionFailed(self.compaction_id, str(flatten(error)), kind))
             raise
         finally:
             reason = self.cancel_reason() if verdict is None else None
@@ -99,7 +106,8 @@ class NativeCompaction:
             if not isinstance(verdict, rules.Fail):
                 return verdict
             failed, now = series.attempts, trio.current_time()
-            wait = series.next(verdict.failure, self.services.jitter(), now, self.deadline - now)
+            remaining, read_at = self.deadline - now, self._failed_at
+            wait = series.next(verdict.failure, self.services.jitter(), now, remaining, read_at=read_at)
             if wait is None:
                 return verdict
             kind = verdict.failure.kind.value
@@ -107,7 +115,9 @@ class NativeCompaction:
             await trio.sleep(wait)
 
     async def _attempt(self, series: RetrySeries) -> rules.Commit | rules.Fail | rules.Declined:
-        """Make one attempt, from an empty staging, and settle it."""
+        """Make one attempt, from an empty staging, and settle it. One that is cut before it began opens nothing."""
+        if self.cut():
+            await trio.lowlevel.checkpoint()
         attempt = Attempt(
             attempt_id=new_id(),
             thread_id=self.thread_id,
@@ -150,17 +160,24 @@ class NativeCompaction:
             config.reliability.stream_idle_timeout,
             config.deadlines.stream_close_grace,
         )
+        raised: Exception | None = None
+        reading = Reading()
         try:
             block = self.engine.compact_turn(context, self._request())
             if block is None:
                 return self._end(rules.Ending.DECLINED)
             reading = await reader.read(block, take)
         except Exception as error:
-            return self._end(typed_failure(error))
-        if isinstance(ending, rules.Commit | rules.Fail):
+            raised = error
+        self._failed_at = trio.current_time()
+        if isinstance(ending, rules.Commit):
             return ending
         if self.cut():
             await trio.lowlevel.checkpoint()
+        if isinstance(ending, rules.Fail):
+            return ending
+        if raised is not None:
+            return self._end(typed_failure(raised))
         if reading.idle:
             return self._end(idle_failure())
         return self._end(reader.failure or rules.Ending.EXHAUSTED)
@@ -184,14 +201,14 @@ class NativeCompaction:
             duration=duration,
         )
         try:
-            self.view = await self.report(commit)
+            self.latest = await self.report(commit)
         except StaleWindow:
             await self._record(ContextCompactionCancelled(self.compaction_id, "stale_window"))
             return Preempted(self.view.window)
         return Compacted([item])
 
     async def _record(self, event: Event) -> None:
-        self.view = attrs.evolve(await self.report(RecordCompaction(self.plan.turn_id, event)), base=self.view.base)
+        self.latest = await self.report(RecordCompaction(self.plan.turn_id, event))
 
     def _publish(self, event: Event) -> None:
         self.services.publish_live(event, self.thread_id, self.plan.turn_id, "turn")

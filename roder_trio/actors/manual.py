@@ -43,7 +43,8 @@ class ManualCompaction:
         return CompactionEnded(self.compaction_id, result, error)
 
     async def _compact(self) -> CompactionResult:
-        before = self.view.sums.tokens()
+        images = self.engine.capabilities.image_input
+        before = self.view.sums.tokens(images)
         window = self.view.window
         if len(window) == 0 or all(is_boundary(item) for item in window):
             reason = "nothing_to_compact" if len(window) else "empty_transcript"
@@ -67,7 +68,7 @@ class ManualCompaction:
         usage = None if compaction.usage.is_empty else compaction.usage
         match outcome:
             case Compacted():
-                return CompactionResult(True, None, "native", before, compaction.view.sums.tokens(), usage)
+                return CompactionResult(True, None, "native", before, compaction.latest.sums.tokens(images), usage)
             case Preempted():
                 raise CompactionPreempted
         message = f"The engine {self.plan.provider!r} has no compaction of its own; use one that has."

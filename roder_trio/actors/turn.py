@@ -5,6 +5,7 @@ commit. It ends by returning an outcome; the thread makes the single terminal ev
 """
 
 import logging
+from collections.abc import Callable
 
 import attrs
 import trio
@@ -33,7 +34,7 @@ from roder_trio.schema.command import (
     ToolResultsDone,
     TurnPlan,
 )
-from roder_trio.schema.compaction import Compacted, NativeCompactionOutcome, Preempted
+from roder_trio.schema.compaction import Compacted, NativeCompactionOutcome, Preempted, Unsupported
 from roder_trio.schema.event import (
     ContextCompactionSkipped,
     Event,
@@ -319,50 +320,55 @@ class TurnJob:
             self._publish(ContextCompactionSkipped(decision.reason))
         if not isinstance(decision, rules.Compact):
             return True
-        compaction = self._compaction()
         preemptible = rules.may_preempt(self._preempted_in_a_row, threshold=threshold, size=self._size())
         if preemptible and self.job.signal.pending:
             self._publish(ContextCompactionSkipped("new_input"))
             return False
-        try:
-            outcome = await self._run_compaction(compaction, preemptible=preemptible)
-        except StorageError:
-            raise
-        except Exception as error:
-            self._give_up_compaction(flatten(error))
-            return True
-        if outcome is None:
+        compaction = self._compaction(self._cut if preemptible else self._cut_for_good)
+        outcome = await self._run_compaction(compaction, preemptible=preemptible)
+        self.view = compaction.latest
+        if outcome is None or isinstance(outcome, Preempted):
             self._preempted_in_a_row += 1
+            self._compaction_spent = outcome is not None and self._preempted_in_a_row >= rules.MAX_PREEMPTED_IN_A_ROW
             return False
-        if isinstance(outcome, Preempted):
-            self.view = await self.port.report(TakeSteers(self.plan.turn_id))
-            return False
-        self.view = compaction.view
-        self._preempted_in_a_row, self._anchor = 0, None
+        if isinstance(outcome, Compacted):
+            self._preempted_in_a_row, self._anchor = 0, None
         self._compaction_spent = not isinstance(outcome, Compacted) or self._size() >= threshold
-        return True
+        return not self._cut()
 
     async def _run_compaction(
         self, compaction: NativeCompaction, *, preemptible: bool
     ) -> NativeCompactionOutcome | None:
-        """Run a compaction; None if a steer preempted it."""
+        """Run a compaction; None if a steer preempted it. One that failed counts as unsupported if that will do."""
         if not preemptible:
-            return await compaction.run()
-        with self.job.signal.watch():
-            return await compaction.run()
+            return await self._try_compaction(compaction)
+        try:
+            with self.job.signal.watch() as steered:
+                return await self._try_compaction(compaction)
+        except ExceptionGroup:
+            if not steered.cancel_called:
+                raise
         return None
+
+    async def _try_compaction(self, compaction: NativeCompaction) -> NativeCompactionOutcome:
+        try:
+            return await compaction.run()
+        except (StorageError, ActorCrashed):
+            raise
+        except Exception as error:
+            self._give_up_compaction(flatten(error))
+            return Unsupported()
 
     def _give_up_compaction(self, error: BaseException) -> None:
         """Go on without a compaction that failed. Raises if the engine can't do without."""
         if not self.engine.requires_native_compaction:
-            self._compaction_spent = True
             return
         found = find_failure(error)
         if found is None:
             raise TurnFailure(f"The engine failed: {error}", "engine_error") from error
         raise TurnFailure(str(found), found.kind.value) from found
 
-    def _compaction(self) -> NativeCompaction:
+    def _compaction(self, cut: Callable[[], bool]) -> NativeCompaction:
         return NativeCompaction(
             services=self.services,
             thread_id=self.thread_id,
@@ -371,7 +377,7 @@ class TurnJob:
             view=self.view,
             trigger="auto",
             report=self.port.report,
-            cut=self._cut,
+            cut=cut,
             cancel_reason=lambda: None if self._cut_for_good() else "new_input",
             attached_goal=self.port.attached_goal,
             deadline=self._deadline.deadline,
