@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import trio
 
 from roder_trio.actors._services import Services
@@ -23,6 +24,7 @@ class DirectCompactions:
         self._directory = directory
         self._scopes: set[trio.CancelScope] = set()
         self._left = trio.Event()
+        self._closing = False
 
     async def run(
         self,
@@ -40,6 +42,8 @@ class DirectCompactions:
         thread = await self._directory.resident(thread_id)
         with self._directory.pinned(thread), trio.CancelScope() as scope:
             self._scopes.add(scope)
+            if self._closing:
+                scope.cancel()
             try:
                 return await self._compact(thread_id, plan, engine, transcript, hint, scope)
             finally:
@@ -49,6 +53,7 @@ class DirectCompactions:
 
     async def close(self) -> None:
         """End all of them, and wait until they have left."""
+        self._closing = True
         for scope in self._scopes:
             scope.cancel()
         while self._scopes:
@@ -65,9 +70,10 @@ class DirectCompactions:
         hint: str | None,
         scope: trio.CancelScope,
     ) -> NativeCompactionOutcome:
-        view = await self._directory.ask(thread_id, BeginDirectCompaction(transcript, engine.target))
-        if view is None:
+        begun = await self._directory.ask(thread_id, BeginDirectCompaction(transcript, engine.target))
+        if begun is None:
             return Preempted(transcript)
+        view, developer_instructions = begun
 
         async def report(payload: Any) -> Any:
             with trio.move_on_after(self._services.config.deadlines.append_grace, shield=True):
@@ -77,7 +83,7 @@ class DirectCompactions:
         compaction = NativeCompaction(
             services=self._services,
             thread_id=thread_id,
-            plan=plan,
+            plan=attrs.evolve(plan, developer_instructions=developer_instructions),
             engine=engine,
             view=view,
             trigger="direct",

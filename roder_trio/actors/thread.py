@@ -65,7 +65,7 @@ class ThreadActor:
         self._home = home
         self._services = services
         self._recovers = recovers
-        """True after a crash: the log is read at once, and open work closed."""
+        """True after a crash, until the log was read again: open work is closed then, and views start anew."""
         self._state: ThreadState | None = None
         self._live: LiveItems | None = None
         self._slot = Slot()
@@ -84,7 +84,7 @@ class ThreadActor:
         try:
             async with trio.open_nursery() as self._nursery:
                 try:
-                    if self._recovers:
+                    if self._recovers and first is None:
                         await self._recover()
                     while True:
                         request = first or mailbox.take_nowait()
@@ -116,10 +116,19 @@ class ThreadActor:
         while self._retake:
             self._retake = False
             for _ in range(len(self._home.waiting)):
-                waiting = self._home.waiting.popleft()
+                waiting = self._next_waiting()
                 if not waiting.settled:
                     await self._handle(waiting)
         self._services.lifecycle.notify()
+
+    def _next_waiting(self) -> Request:
+        """Return the waiter that is decided next: who waits for a turn's end learns it before an archive hides it."""
+        waiting = self._home.waiting
+        waits = next((request for request in waiting if isinstance(request.payload, c.WaitTurn)), None)
+        if waits is None:
+            return waiting.popleft()
+        waiting.remove(waits)
+        return waits
 
     async def _handle(self, request: Request) -> None:
         with request.held():
@@ -171,7 +180,7 @@ class ThreadActor:
             raise
         reply = self._reply(payload, decision, stamped)
         self._perform(decision.effects, payload)
-        request.resolve(self._view() if reply is VIEW else reply)
+        request.resolve(self._view(self._slot.target) if reply is VIEW else reply)
 
     def _reply(self, payload: Any, decision: Decision, stamped: Sequence[Stamped]) -> Any:
         return stamped[-1].record if isinstance(payload, c.RecordItemEvent) else decision.reply
@@ -295,7 +304,7 @@ class ThreadActor:
             model=facts.models.get(plan.model),
             job=job,
             port=self._job_port(plan.turn_id),
-            view=self._view(),
+            view=self._view(self._slot.target),
         )
 
     def _manual(self, job: Job, effect: c.StartCompaction) -> ManualCompaction:
@@ -306,7 +315,7 @@ class ThreadActor:
             engine=self._services.engines[effect.plan.provider],
             job=job,
             port=self._job_port(effect.plan.turn_id),
-            view=self._view(),
+            view=self._view(self._slot.target),
             compaction_id=effect.compaction_id,
             hint=effect.hint,
         )
@@ -324,11 +333,12 @@ class ThreadActor:
         else:
             request.resolve(ended.result)
 
-    def _begin_direct(self, payload: c.BeginDirectCompaction) -> View | None:
+    def _begin_direct(self, payload: c.BeginDirectCompaction) -> tuple[View, str | None] | None:
+        """Return the window as the engine sees it, and the thread's instructions; None if it isn't what was given."""
         view = self._view(payload.target)
         given = [item for item in payload.transcript if not isinstance(item, ErrorNote)]
         held = [item for item in view.window if not isinstance(item, ErrorNote)]
-        return view if given == held else None
+        return (view, self._resident.metadata.developer_instructions) if given == held else None
 
     # -- live items --------------------------------------------------------------------------------------------------
 
@@ -448,9 +458,8 @@ class ThreadActor:
             totals=services.accounting.totals(self._home.thread_id),
         )
 
-    def _view(self, target: EngineTarget | None = None) -> View:
+    def _view(self, target: EngineTarget | None) -> View:
         history, turn = self._resident.history, self._resident.open_turn
-        target = target or self._slot.target
         return View(
             window=history.window(target),
             request=history.request(target),

@@ -180,7 +180,7 @@ class SetState:
 
 @attrs.frozen
 class BeginDirectCompaction:
-    """The thread's window for a compaction in a caller's task, or None if `transcript` isn't that window."""
+    """The thread's window and instructions, for a caller's own compaction; None if `transcript` isn't the window."""
 
     transcript: Any
     target: Any
@@ -230,7 +230,6 @@ class StepEnded:
 
     turn_id: str
     items: tuple[TranscriptItem, ...] = ()
-    attempt_completed: bool = False
 
 
 @attrs.frozen
