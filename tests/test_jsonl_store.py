@@ -891,6 +891,7 @@ async def test_an_index_that_fits_saves_reading_the_journals(base):
         lambda index: index.write_bytes(index.read_bytes().replace(b'"version":1', b'"version":2')),
         lambda index: index.write_bytes(index.read_bytes().replace(b'"thread_id"', b'"other_id"')),
         lambda index: index.write_bytes(index.read_bytes()[:-5]),
+        lambda index: index.write_bytes(index.read_bytes().replace(b'"thread_id":"t"', b'"thread_id":"u"')),
     ],
 )
 async def test_an_index_that_can_not_be_read_is_built_again(base, spoil):

@@ -14,9 +14,7 @@ import trio
 
 from roder_trio import codec
 from roder_trio.errors import InvalidRecord, ThreadExists, ThreadNotFound
-from roder_trio.logic.item import merge
 from roder_trio.logic.thread.metadata import MetadataFold
-from roder_trio.logic.thread.record import turns_of
 from roder_trio.ports import ThreadStore
 from roder_trio.schema import event as events
 from roder_trio.schema import item as items
@@ -42,6 +40,7 @@ from roder_trio.stores._batch import (
     record_id,
 )
 from roder_trio.stores._listing import Key, Label, page
+from roder_trio.stores._snapshot import snapshot_of
 
 _NO_IDS: frozenset[str] = frozenset()
 _NO_RECORDS: list[StoredRecord] = []
@@ -106,15 +105,7 @@ class _Thread:
         return True
 
     def snapshot(self) -> ThreadSnapshot:
-        envelopes = [record for record in self.records if isinstance(record, EventEnvelope)]
-        stored = [record for record in self.records if isinstance(record, ThreadItemEvent)]
-        return ThreadSnapshot(
-            metadata=self.metadata,
-            turns=turns_of(self.created.thread_id, envelopes),
-            events=envelopes,
-            item_events=merge(stored, envelopes),
-            extension_states=[record for record in self.records if isinstance(record, ExtensionStateRecord)],
-        )
+        return snapshot_of(self.metadata, self.records)
 
 
 class MemoryThreadStore(ThreadStore):

@@ -129,9 +129,10 @@ def decode_index(data: bytes) -> dict[str, Row]:
         value = codec.parse_json(data)
         if value["format"] != FORMAT or value["version"] != VERSION:
             return {}
-        return {entry["name"]: _decode_row(entry) for entry in value["threads"]}
+        rows = {entry["name"]: _decode_row(entry) for entry in value["threads"]}
     except (ValueError, TypeError, LookupError, AttributeError):
         return {}
+    return {name: row for name, row in rows.items() if file_name(row.metadata.thread_id) == name}
 
 
 def _decode_row(entry: dict[str, Any]) -> Row:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -24,26 +23,23 @@ from roder_trio.errors import (
     ThreadExists,
     ThreadNotFound,
 )
-from roder_trio.logic.item import merge
 from roder_trio.logic.thread.metadata import MetadataFold
-from roder_trio.logic.thread.record import turns_of
 from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.ids import ThreadId
-from roder_trio.schema.item import ThreadItemEvent
 from roder_trio.schema.thread import (
-    ExtensionStateRecord,
-    OpaqueRecord,
     StoredRecord,
     StoreRepair,
     ThreadMetadata,
     ThreadSnapshot,
 )
-from roder_trio.stores._batch import MAX_APPEND_BYTES, creation, fault_of, fresh, record_id
+from roder_trio.stores._batch import MAX_APPEND_BYTES, creation, fresh, record_id
+from roder_trio.stores._snapshot import snapshot_of
 from roder_trio.stores.jsonl.disk import Disk
-from roder_trio.stores.jsonl.frame import Damage, Journal, encode_batch, encode_header, read_journal, read_thread_id
+from roder_trio.stores.jsonl.frame import Damage, encode_batch, encode_header, read_thread_id
 from roder_trio.stores.jsonl.index import News, Row, Standing
 from roder_trio.stores.jsonl.layout import NEW, Layout
 from roder_trio.stores.jsonl.names import file_name, thread_id_of
+from roder_trio.stores.jsonl.replay import Replay, events_after, replay
 
 
 @attrs.define(eq=False)
@@ -54,16 +50,6 @@ class _State:
     ids: set[str]
     batches: int
     size: int
-
-
-@attrs.define(eq=False)
-class _Reading:
-    """One reading of the whole file."""
-
-    created: ThreadMetadata
-    records: list[StoredRecord]
-    state: _State
-    row: Row
 
 
 class ThreadJournal:
@@ -86,125 +72,50 @@ class ThreadJournal:
 
     def load(self) -> ThreadSnapshot | None:
         """All that the file holds; None if the thread isn't active. Raises StorageError."""
-        reading = self._read()
-        if reading is None:
-            return None
-        envelopes = [record for record in reading.records if isinstance(record, EventEnvelope)]
-        stored = [record for record in reading.records if isinstance(record, ThreadItemEvent)]
-        return ThreadSnapshot(
-            metadata=reading.row.metadata,
-            turns=turns_of(self._thread_id, envelopes),
-            events=envelopes,
-            item_events=merge(stored, envelopes),
-            extension_states=[record for record in reading.records if isinstance(record, ExtensionStateRecord)],
-            repairs=self._repairs,
-        )
+        log = self._read()
+        return None if log is None else snapshot_of(log.fold.metadata, log.records, self._repairs)
 
     def load_metadata(self) -> ThreadMetadata | None:
         """The metadata as the file tells it; None if the thread isn't active. Raises StorageError."""
-        reading = self._read()
-        return None if reading is None else reading.row.metadata
+        log = self._read()
+        return None if log is None else log.fold.metadata
 
     def load_events(self, after: int, limit: int) -> list[EventEnvelope]:
         """At most `limit` envelopes with a seq above `after`. Raises StorageError."""
-        found: list[EventEnvelope] = []
         with self._errors():
             data = self._disk.read(self._path)
-            if data is None:
-                return []
-            batches = self._parse(data, self._path).batches
-            self._created(batches[0], self._path)
-            values = enumerate((value for batch in batches[1:] for value in batch), start=1)
-            for position, value in values:
-                seq = value.get("seq", 0) if value.get("type") == "event" else 0
-                if type(seq) is not int or seq <= after:
-                    continue
-                record = self._decode(value, position)
-                assert isinstance(record, EventEnvelope)
-                found.append(record)
-                if len(found) >= limit:
-                    break
-        return found
+            return [] if data is None else events_after(self._thread_id, data, self._path.name, after, limit)
 
     def describe(self, *, archived: bool) -> Row | None:
         """The row of the file for the index, changing nothing. Raises StorageError."""
         with self._errors():
             path = self._archived_path if archived else self._path
-            reading = self._decode_file(path)
-        return None if reading is None else attrs.evolve(reading.row, archived=archived)
+            found = self._disk.stat(path)
+            data = self._disk.read(path)
+            if data is None:
+                return None
+            log = replay(self._thread_id, data, path.name)
+        # the date is of before the reading, so a later change makes the row stale
+        return Row(log.fold.metadata, len(data), 0 if found is None else found.st_mtime_ns, archived)
 
-    def _read(self) -> _Reading | None:
+    def _read(self) -> Replay | None:
         """Read the active file, set a torn tail aside and keep what appends need."""
         self._state = None
         with self._errors():
-            reading = self._decode_file(self._path)
-            if reading is None:
+            data = self._disk.read(self._path)
+            if data is None:
                 self.news = Standing.GONE if self._disk.stat(self._archived_path) is None else Standing.ARCHIVED
                 return None
-            torn = reading.row.size - reading.state.size
-            if torn and self._owner:
-                self._set_tail_aside(reading.state.size, torn)
-                reading.row = self._row(reading.state)
-        if self._owner:
-            self._state = reading.state
-        self.news = reading.row
-        return reading
+            log = replay(self._thread_id, data, self._path.name)
+            if self._owner:
+                if log.tail:
+                    self._set_tail_aside(data, log.end)
+                self._state = _State(log.fold, log.ids, log.batches, log.end)
+                self.news = self._row(self._state)
+        return log
 
-    def _decode_file(self, path: Path) -> _Reading | None:
-        before = self._disk.stat(path)
-        data = self._disk.read(path)
-        if data is None:
-            return None
-        journal = self._parse(data, path)
-        created = self._created(journal.batches[0], path)
-        records: list[StoredRecord] = []
-        fold = MetadataFold(created)
-        ids: set[str] = set()
-        for value in (value for batch in journal.batches[1:] for value in batch):
-            record = self._decode(value, len(records) + 1)
-            records.append(record)
-            fold.absorb(record)
-            ids.add(record_id(record))
-        state = _State(fold, ids, len(journal.batches), journal.end)
-        modified = 0 if before is None else before.st_mtime_ns
-        return _Reading(created, records, state, Row(fold.metadata, len(data), modified))
-
-    def _parse(self, data: bytes, path: Path) -> Journal:
-        try:
-            journal = read_journal(data)
-        except Damage as damage:
-            position = f"{path.name} line {damage.line}, offset {damage.offset}"
-            raise CorruptRecord(self._thread_id, position, str(damage)) from damage
-        if journal.thread_id != self._thread_id:
-            raise CorruptRecord(self._thread_id, f"{path.name} line 1", f"it is of thread {journal.thread_id!r}")
-        return journal
-
-    def _created(self, batch: list[dict[str, Any]], path: Path) -> ThreadMetadata:
-        position = f"{path.name} line 2"
-        if len(batch) != 1 or batch[0].get("type") != "thread":
-            raise CorruptRecord(self._thread_id, position, "the first batch is not the creation of a thread")
-        try:
-            created = codec.decode_metadata(batch[0].get("metadata", {}))
-        except codec.DecodeError as error:
-            raise CorruptRecord(self._thread_id, position, str(error)) from error
-        if created.thread_id != self._thread_id:
-            raise CorruptRecord(self._thread_id, position, f"it creates {created.thread_id!r}")
-        return created
-
-    def _decode(self, value: dict[str, Any], position: int) -> StoredRecord:
-        try:
-            record = codec.decode_record(value)
-        except codec.DecodeError as error:
-            raise CorruptRecord(self._thread_id, position, str(error)) from error
-        fault = None if isinstance(record, OpaqueRecord) else fault_of(self._thread_id, record)
-        if fault is not None:
-            raise CorruptRecord(self._thread_id, position, fault)
-        return record
-
-    def _set_tail_aside(self, end: int, torn: int) -> None:
+    def _set_tail_aside(self, data: bytes, end: int) -> None:
         """Copy the torn tail to a file of its own, then cut it off; a crash between leaves both."""
-        data = self._disk.read(self._path)
-        assert data is not None
         number = 1
         while (self._layout.torn / f"{self._name}.{number}").exists():
             number += 1
@@ -214,7 +125,7 @@ class ThreadJournal:
         with self._opened() as descriptor:
             self._disk.truncate(descriptor, end)
             self._disk.sync(descriptor)
-        self._repairs.append(StoreRepair(str(path), torn))
+        self._repairs.append(StoreRepair(str(path), len(data) - end))
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -225,11 +136,11 @@ class ThreadJournal:
         with self._errors():
             if os.path.lexists(self._archived_path):
                 raise ThreadExists(self._thread_id)
-            reading = self._read() if os.path.lexists(self._path) else None
-            if reading is not None:
-                if creation(reading.created) != creation(wanted):
+            log = self._read() if os.path.lexists(self._path) else None
+            if log is not None:
+                if creation(log.created) != creation(wanted):
                     raise ThreadExists(self._thread_id)
-                return reading.row.metadata
+                return log.fold.metadata
             record = dump({"type": "thread"})[:-1] + b',"metadata":' + encoded + b"}"
             data = encode_header(self._thread_id) + encode_batch(1, [record])
             self._place(data)

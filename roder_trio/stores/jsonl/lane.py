@@ -44,23 +44,23 @@ class Lane:
         self._send, self._receive = trio.open_memory_channel[Job](0)
         self.busy = False
 
-    async def call(self, work: Any, timeout: float) -> Any:  # noqa: ASYNC109
+    async def call(self, work: Any, bound: float) -> Any:
         """Run a job that changes something and return its value.
 
         Cancelled while it waits for its turn, nothing happened; from then on it is shielded. Raises StorageError if
-        its turn doesn't come within `timeout` seconds, AppendOutcomeUnknown if it isn't done within `timeout`
+        its turn doesn't come within `bound` seconds, AppendOutcomeUnknown if it isn't done within `bound`
         seconds after that, and the job's error.
         """
         job = Job(work)
         self._start()
-        with trio.move_on_after(timeout) as waiting:
+        with trio.move_on_after(bound) as waiting:
             await self._send.send(job)
         if waiting.cancelled_caught:
-            raise StorageError(f"The store was busy for {timeout:g} s with the call before; nothing was stored.")
-        with trio.move_on_after(timeout, shield=True):
+            raise StorageError(f"The store was busy for {bound:g} s with the call before; nothing was stored.")
+        with trio.move_on_after(bound, shield=True):
             await job.done.wait()
         if not job.done.is_set():
-            raise AppendOutcomeUnknown(f"The store did not answer within {timeout:g} s; it may still store this.")
+            raise AppendOutcomeUnknown(f"The store did not answer within {bound:g} s; it may still store this.")
         return self._outcome(job)
 
     async def ask(self, work: Any) -> Any:

@@ -1,0 +1,31 @@
+"""A snapshot as the records of a log tell it."""
+
+from collections.abc import Iterable, Sequence
+
+from roder_trio.logic.item import merge
+from roder_trio.logic.thread.record import turns_of
+from roder_trio.schema.event import EventEnvelope
+from roder_trio.schema.item import ThreadItemEvent
+from roder_trio.schema.thread import (
+    ExtensionStateRecord,
+    StoredRecord,
+    StoreRepair,
+    ThreadMetadata,
+    ThreadSnapshot,
+)
+
+
+def snapshot_of(
+    metadata: ThreadMetadata, records: Sequence[StoredRecord], repairs: Iterable[StoreRepair] = ()
+) -> ThreadSnapshot:
+    """Return the snapshot of a thread with this log; it shares the records and copies none."""
+    envelopes = [record for record in records if isinstance(record, EventEnvelope)]
+    stored = [record for record in records if isinstance(record, ThreadItemEvent)]
+    return ThreadSnapshot(
+        metadata=metadata,
+        turns=turns_of(metadata.thread_id, envelopes),
+        events=envelopes,
+        item_events=merge(stored, envelopes),
+        extension_states=[record for record in records if isinstance(record, ExtensionStateRecord)],
+        repairs=repairs,
+    )
