@@ -2,10 +2,11 @@
 
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import httpx
+import trio
 
 from roder_trio.errors import ProviderFailure
 from roder_trio.logic.naming import ToolNames
@@ -140,3 +141,23 @@ def told(prompt: int, completion: int, total: int, **more: Any) -> inference.Usa
 def completed_calls(events: Iterable[Any]) -> list[tuple[str, str, str]]:
     found = [event for event in events if isinstance(event, inference.ToolCallCompleted)]
     return [(event.id, event.name, event.arguments) for event in found]
+
+
+class Chunks(httpx.AsyncByteStream):
+    """A body of scripted steps: bytes to give, seconds to wait, errors to raise."""
+
+    def __init__(self, *steps: Any) -> None:
+        self.steps = steps
+        self.closed = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:  # noqa: ASYNC900 - what httpx iterates over
+        for step in self.steps:
+            if isinstance(step, bytes):
+                yield step
+            elif isinstance(step, Exception):
+                raise step
+            else:
+                await trio.sleep(step)
+
+    async def aclose(self) -> None:
+        self.closed += 1

@@ -28,7 +28,19 @@ from roder_trio.schema.inference import (
 )
 from roder_trio.schema.transcript import ProviderMetadata as StoredMetadata
 from roder_trio.schema.transcript import ToolCall, ToolResult, UserMessage
-from tests.chat import CONTEXT, calls, chunk, completed_calls, engine, fragment, request, split_outputs, sse, tool
+from tests.chat import (
+    CONTEXT,
+    Chunks,
+    calls,
+    chunk,
+    completed_calls,
+    engine,
+    fragment,
+    request,
+    split_outputs,
+    sse,
+    tool,
+)
 
 ANSWER = sse(chunk(content="Hey"), chunk("stop"), "[DONE]")
 STREAM = {"content-type": "text/event-stream"}
@@ -368,19 +380,6 @@ async def test_a_list_that_is_no_json_too_long_or_never_ends_is_a_failure(
 ) -> None:
     monkeypatch.setattr("roder_trio.providers._http.MAX_JSON", 20)
 
-    class Body(httpx.AsyncByteStream):
-        def __init__(self, *steps: Any) -> None:
-            self.steps = steps
-
-        async def __aiter__(self) -> Any:
-            for step in self.steps:
-                if isinstance(step, Exception):
-                    raise step
-                if isinstance(step, bytes):
-                    yield step
-                else:
-                    await trio.sleep(step)
-
     cases = [
         ([b"{oops"], "bad_json"),
         ([b"x" * 30], "too_large"),
@@ -388,7 +387,7 @@ async def test_a_list_that_is_no_json_too_long_or_never_ends_is_a_failure(
         ([b"[", httpx.ReadError("x")], "io"),
     ]
     for steps, cause in cases:
-        chat = engine(lambda _, steps=steps: httpx.Response(200, stream=Body(*steps)))
+        chat = engine(lambda _, steps=steps: httpx.Response(200, stream=Chunks(*steps)))
         with pytest.raises(ProviderFailure) as caught:
             await chat.list_models()
         assert caught.value.cause == cause

@@ -248,7 +248,7 @@ async def test_a_recorded_stream_comes_whole_through_a_real_server(name: str, nu
     async def application(scope: Any, receive: Any, send: Any) -> None:
         await answer_from_file(path, scope, receive, send)
 
-    async def serve(task_status: Any) -> None:
+    async def serve(task_status: Any) -> None:  # noqa: ASYNC128 - hypercorn calls it
         await hypercorn.trio.serve(application, config, shutdown_trigger=stop.wait, task_status=task_status)
 
     [url] = await nursery.start(serve)

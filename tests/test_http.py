@@ -4,7 +4,7 @@ import gc
 import logging
 import ssl
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -19,30 +19,10 @@ from roder_trio.providers._http import SharedClient
 from roder_trio.providers.chat_completions import ChatCompletions
 from roder_trio.schema.inference import Completed, MessageDelta, ProviderMetadata
 from roder_trio.testing.server import FakeProviderServer, Reply, Reset, Stall
-from tests.chat import CONTEXT, chunk, engine, request, split_outputs, sse, usage
+from tests.chat import CONTEXT, Chunks, chunk, engine, request, split_outputs, sse, usage
 
 ANSWER = [chunk(content="Hey"), chunk("stop"), usage(8, 2), "[DONE]"]
 NO_CHECKPOINT_BEFORE = 3
-
-
-class Chunks(httpx.AsyncByteStream):
-    """A body of scripted steps: bytes to give, seconds to wait, errors to raise."""
-
-    def __init__(self, *steps: Any) -> None:
-        self.steps = steps
-        self.closed = 0
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for step in self.steps:
-            if isinstance(step, bytes):
-                yield step
-            elif isinstance(step, Exception):
-                raise step
-            else:
-                await trio.sleep(step)
-
-    async def aclose(self) -> None:
-        self.closed += 1
 
 
 def respond(*steps: Any, status: int = 200, headers: Any = None) -> Callable[[httpx.Request], httpx.Response]:

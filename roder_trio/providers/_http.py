@@ -70,7 +70,7 @@ class SharedClient(AsyncClient):
             response.extensions["roder_trio_pool"] = self
         return response
 
-    async def release(self, response: httpx.Response) -> None:
+    async def release(self, response: httpx.Response) -> None:  # noqa: ASYNC910 - closing was a checkpoint
         """Take note that a streamed response was closed."""
         if response.extensions.get("roder_trio_pool") is self:
             self._old_streams -= 1
@@ -84,10 +84,11 @@ class SharedClient(AsyncClient):
         await super().aclose()
 
     async def __aexit__(self, *args: object) -> None:
-        """Close both pools."""
-        if self._fresh is not None:
-            await self._fresh.aclose()
-        await super().__aexit__(*args)  # type: ignore[arg-type]
+        """Close both pools; shielded, for at most `CLOSE_GRACE`."""
+        with trio.move_on_after(CLOSE_GRACE, shield=True):
+            if self._fresh is not None:
+                await self._fresh.aclose()
+            await super().__aexit__(*args)  # type: ignore[arg-type]
 
 
 @attrs.define
@@ -99,7 +100,7 @@ class _Trace:
     used_network: bool = False
     connected: bool = False
 
-    async def __call__(self, name: str, info: Mapping[str, Any]) -> None:
+    async def __call__(self, name: str, info: Mapping[str, Any]) -> None:  # noqa: ASYNC910 - a note between awaits
         self.used_network = True
         self.connected = self.connected or name.startswith("connection.connect")
         if ".receive_response" not in name:
@@ -145,7 +146,7 @@ class Exchange:
             data = await self._next()
         except StopAsyncIteration:
             self._ended = True
-            return None
+            return None  # noqa: ASYNC910 - the end of what had come already
         except _READ_ERRORS:
             self._ended = True
             raise Broken from None
@@ -173,11 +174,11 @@ class Exchange:
                     await self._client.release(self._response)
         return left
 
-    async def _drain(self, left: list[bytes]) -> None:
+    async def _drain(self, left: list[bytes]) -> None:  # noqa: ASYNC910 - it ends where a checkpoint would be
         # without a checkpoint in between: only what is buffered comes, then the generators meet the cancel and end
         for _ in range(_MAX_DRAINED):
             if self._ended or self._bytes is None:
-                return
+                return  # noqa: ASYNC910 - as above
             try:
                 left.append(await self._next())
             except (StopAsyncIteration, *_READ_ERRORS):
@@ -213,7 +214,7 @@ async def open_exchange(
         left = trace.scope.deadline - trio.current_time()
         exchange = Exchange(client, response, first_byte_within=left, repeated=repeated)
         if response.is_success:
-            return exchange
+            return exchange  # noqa: ASYNC910 - sending was a checkpoint
         raise await _of_error_response(exchange, provider, response.status_code, redactor)
     raise AssertionError("the second send returns or raises")
 
@@ -264,7 +265,7 @@ async def _send(client: AsyncClient, request: HttpRequest, trace: _Trace, timeou
 async def _of_error_response(exchange: Exchange, provider: str, status: int, redactor: Redactor) -> ProviderFailure:
     body = bytearray()
     try:
-        with trio.move_on_after(ERROR_BODY_WAIT):
+        with trio.move_on_after(ERROR_BODY_WAIT):  # noqa: ASYNC912 - reading waits unless it is done
             while len(body) < ERROR_BODY and (data := await exchange.read()) is not None:
                 body += data
     except Broken:

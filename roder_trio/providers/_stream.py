@@ -62,7 +62,7 @@ class EventStream:
         """Return the next event, waiting only if none is decoded. A cancel loses no event. Raises ProviderFailure."""
         while not self._over:
             if self._queue:
-                return self._hand_out(self._queue.popleft())
+                return self._hand_out(self._queue.popleft())  # noqa: ASYNC910 - a decoded event may not be lost
             await self._pull()
         raise StopAsyncIteration
 
@@ -89,7 +89,7 @@ class EventStream:
         self._visible = self._visible or not isinstance(output, _INVISIBLE)
         return output
 
-    async def _pull(self) -> None:
+    async def _pull(self) -> None:  # noqa: ASYNC910 - bytes that had come are decoded at once
         patience = self._decoder.patience
         data: bytes | None = None
         broken = False

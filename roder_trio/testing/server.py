@@ -102,6 +102,7 @@ class FakeProviderServer:
         await self._wait(lambda: len(self.requests) >= count)
 
     async def _wait(self, condition: Any) -> None:
+        await trio.lowlevel.checkpoint()
         while not condition():
             await self._changed.wait()
 
@@ -112,6 +113,7 @@ class FakeProviderServer:
     async def _serve(self, stream: trio.SocketStream) -> None:
         self.connections += 1
         number = self.connections
+        await trio.lowlevel.checkpoint()
         buffer = bytearray()
         try:
             while (request := await _receive(stream, buffer, number)) is not None:
@@ -129,6 +131,7 @@ class FakeProviderServer:
 
     async def _answer(self, stream: trio.SocketStream, reply: Reply) -> bool:
         """Send one reply; return whether the connection can be used again."""
+        await trio.lowlevel.checkpoint()
         if reply.status is not None:
             lines = [f"HTTP/1.1 {reply.status} Reply", *(f"{name}: {value}" for name, value in reply.headers.items())]
             await stream.send_all(("\r\n".join([*lines, "Transfer-Encoding: chunked"]) + "\r\n\r\n").encode())
@@ -143,6 +146,7 @@ class FakeProviderServer:
         return not (reply.close or reply.status is None)
 
     async def _step(self, stream: trio.SocketStream, step: Step, reply: Reply) -> bool:
+        await trio.lowlevel.checkpoint()
         match step:
             case bytes():
                 size = reply.split or max(len(step), 1)
@@ -166,6 +170,7 @@ class FakeProviderServer:
 
 async def _receive(stream: trio.SocketStream, buffer: bytearray, number: int) -> Received | None:
     """Return the next request; None if the peer closed between requests."""
+    await trio.lowlevel.checkpoint()
     while b"\r\n\r\n" not in buffer:
         data = await stream.receive_some()
         if not data:
