@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from roder_trio.errors import ProviderFailure, ProviderFailureKind
-from roder_trio.logic.compaction import RETRY_MARKER, compaction_items, in_band_boundary, without_stored
+from roder_trio.logic.compaction import RETRY_MARKER, compaction_items, in_band_boundary, same_boundary, without_stored
 from roder_trio.logic.thread.facts import View
 from roder_trio.schema import inference
 from roder_trio.schema.command import TurnPlan
@@ -54,7 +54,6 @@ class Step:
     ran_hosted_calls: bool = False
     held: list[ProviderMetadata] = attrs.field(factory=list)
     calls: dict[str, ToolCall] = attrs.field(factory=dict)
-    _started: set[str] = attrs.field(factory=set)
     _boundaries: list[Mapping[str, Any]] = attrs.field(factory=list)
     _parts: list[str] = attrs.field(factory=list)
     _reasons: bool = False
@@ -132,6 +131,8 @@ class Step:
         return (ReasoningSummary(text) if self._reasons else AssistantMessage(text, self._phase),)
 
     def _boundary(self, item: Mapping[str, Any]) -> tuple[TranscriptItem, ...]:
+        if any(same_boundary(item, known) for known in self._boundaries):
+            return ()
         done = self._end_run()
         self._boundaries.append(item)
         return (*done, in_band_boundary(item, self.provider))

@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import PurePath
 
 import attrs
 import trio
@@ -163,7 +164,8 @@ class TurnMethods(Base):
             try:
                 answer: str = await self._ask(thread_id, command)
             except WorkspaceUnchecked as unchecked:
-                if not await trio.to_thread.run_sync(os.path.isdir, unchecked.workspace):
+                absolute = PurePath(unchecked.workspace).is_absolute()
+                if not absolute or not await trio.to_thread.run_sync(os.path.isdir, unchecked.workspace):
                     raise BadWorkspace(unchecked.workspace) from None
                 command = attrs.evolve(command, existing_directory=unchecked.workspace)
             except ModelUnknown as unknown:

@@ -55,8 +55,13 @@ _OF_NO_THREAD: Mapping[type, Any] = {
 }
 
 
+_OF_THE_OPEN_TURN = (c.ItemsDone, c.TakeSteers, c.StepEnded, c.FinalStep, c.ToolResultsDone)
+
+
 def decide(state: ThreadState, payload: Any, facts: Facts) -> Decision | Deferred:
-    """Decide one request on a thread."""
+    """Decide one request on a thread. A late word of an old turn is dropped."""
+    if isinstance(payload, _OF_THE_OPEN_TURN) and not state.is_open(payload.turn_id):
+        return Decision()
     decision = _HANDLERS[type(payload)](state, payload, facts)
     return decision if isinstance(decision, Deferred) else goals.store_budget(state, facts, decision)
 

@@ -1,12 +1,14 @@
 """What hydration stores about a turn that its log says was running: its one end. Nothing is run again."""
 
-from roder_trio.logic.thread.draft import AppendItem, Draft, Emit
+from datetime import datetime
+
+from roder_trio.logic.thread.draft import AppendItem, Draft, Emit, RecordItem
 from roder_trio.logic.thread.facts import Facts
 from roder_trio.logic.thread.state import ThreadState
 from roder_trio.logic.thread.turns import end_open_turn, undelivered
 from roder_trio.logic.usage import Ledger
 from roder_trio.schema.event import ContextCompactionCancelled, TurnInterrupted
-from roder_trio.schema.item import AgentMessage, ItemStatus
+from roder_trio.schema.item import AgentMessage, ItemDiscarded, ItemStatus
 from roder_trio.schema.transcript import AssistantMessage
 
 RESTART = "runtime_restart"
@@ -26,13 +28,15 @@ def close_open_work(state: ThreadState, ledger: Ledger, facts: Facts) -> tuple[D
     usage = ledger.turn(turn.turn_id)
     event = TurnInterrupted(RESTART, None if usage.is_empty else usage, undelivered(state))
     end = end_open_turn(state, facts, event, call_error="runtime restarted", compaction_reason=RESTART)
-    return (*_unfinished_text(state, turn.turn_id), *stray, *end)
+    return (*_unfinished_text(state, turn.turn_id, facts.now), *stray, *end)
 
 
-def _unfinished_text(state: ThreadState, turn_id: str) -> tuple[Draft, ...]:
-    """What checkpoints hold of open messages, under their own ids."""
+def _unfinished_text(state: ThreadState, turn_id: str, now: datetime) -> tuple[Draft, ...]:
+    """What checkpoints hold of open messages, under their own ids; one of white space only is dropped."""
     return tuple(
         AppendItem(turn_id, AssistantMessage(item.text, item.phase, interrupted=True), item_id=item.id)
+        if item.text.strip()
+        else RecordItem(turn_id, ItemDiscarded(item.id), now)
         for item in state.items.items()
         if isinstance(item, AgentMessage)
         and item.status is ItemStatus.IN_PROGRESS

@@ -36,7 +36,7 @@ from roder_trio.schema.goal import Goal
 from roder_trio.schema.ids import UNSET
 from roder_trio.schema.item import ItemCompleted, ItemDiscarded, ThreadItemEvent
 from roder_trio.schema.thread import ExtensionStateRecord, ThreadMetadata, ThreadScope, ThreadSnapshot
-from roder_trio.schema.transcript import AssistantMessage, ToolCall, ToolResult, is_final_phase
+from roder_trio.schema.transcript import AssistantMessage, ToolCall, ToolResult, TranscriptItem, is_final_phase
 
 
 @attrs.define
@@ -80,7 +80,7 @@ class ThreadState:
     last_turn_id: str | None = None
     last_model: tuple[str, str] | None = None
     """Provider and model of the last turn that was started."""
-    compactions: dict[str, str] = attrs.field(factory=dict)
+    compactions: dict[str, str | None] = attrs.field(factory=dict)
     """Turn ids of compactions that were started and have no end yet, by compaction id."""
     checkpoints: dict[str, str] = attrs.field(factory=dict)
     """Turn ids of items of which parts are stored while they are open, by item id."""
@@ -97,6 +97,10 @@ class ThreadState:
         if entry is None:
             entry = self.turns[turn_id] = TurnEntry()
         return entry
+
+    def is_open(self, turn_id: str | None) -> bool:
+        """Return whether that turn was started and has no terminal event yet."""
+        return self.open_turn is not None and self.open_turn.turn_id == turn_id
 
 
 def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
@@ -115,10 +119,10 @@ def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
         case TurnCompleted() | TurnFailed() | TurnInterrupted() as event if turn_id is not None:
             _end_turn(state, turn_id, event)
         case SteerAccepted() as event:
-            if state.open_turn is not None and state.open_turn.turn_id == turn_id:
+            if state.open_turn is not None and state.is_open(turn_id):
                 state.open_turn.steers.append(event)
         case ContextCompactionStarted() as event:
-            state.compactions[event.compaction_id] = turn_id or ""
+            state.compactions[event.compaction_id] = turn_id
         case ContextCompactionRecorded() | ContextCompactionFailed() | ContextCompactionCancelled() as event:
             state.compactions.pop(event.compaction_id, None)
         case GoalUpdated() | GoalCleared() | GoalTimeRecorded() as event:
@@ -154,13 +158,15 @@ def fold_snapshot(snapshot: ThreadSnapshot, metadata: ThreadMetadata) -> tuple[T
     state = ThreadState(metadata)
     ledger = Ledger()
     told = {e.turn_id for e in snapshot.events if isinstance(e.event, TranscriptItemAppended)}
-    for record in snapshot.turns:
-        if record.turn_id not in told:
-            for index, item in enumerate(record.items):
-                _append(state, record.turn_id, TranscriptItemAppended(index, item))
+    started = {e.turn_id for e in snapshot.events if isinstance(e.event, TurnStarted)}
+    untold = {record.turn_id: record.items for record in snapshot.turns if record.turn_id not in told}
+    for turn_id in [turn_id for turn_id in untold if turn_id not in started]:
+        _append_untold(state, turn_id, untold)
     for envelope in snapshot.events:
         fold_event(state, envelope)
-        if isinstance(envelope.event, UsageRecorded):
+        if isinstance(envelope.event, TurnStarted) and envelope.turn_id is not None:
+            _append_untold(state, envelope.turn_id, untold)
+        elif isinstance(envelope.event, UsageRecorded):
             ledger.apply(envelope.event)
     item_events = merge(snapshot.item_events, snapshot.events)
     for event in item_events:
@@ -169,6 +175,12 @@ def fold_snapshot(snapshot: ThreadSnapshot, metadata: ThreadMetadata) -> tuple[T
     for extension in snapshot.extension_states:
         fold_extension(state, extension)
     return state, ledger
+
+
+def _append_untold(state: ThreadState, turn_id: str, untold: dict[str, tuple[TranscriptItem, ...]]) -> None:
+    """Take the items of a turn whose events a store doesn't have, where the turn began."""
+    for index, item in enumerate(untold.pop(turn_id, ())):
+        _append(state, turn_id, TranscriptItemAppended(index, item))
 
 
 def _show_bare_turns(state: ThreadState, snapshot: ThreadSnapshot, shown: Iterable[str]) -> None:
@@ -200,7 +212,7 @@ def _end_turn(state: ThreadState, turn_id: str, event: TerminalEvent) -> None:
     entry = state.turn(turn_id)
     if entry.terminal is None:
         entry.terminal = event
-    if state.open_turn is not None and state.open_turn.turn_id == turn_id:
+    if state.is_open(turn_id):
         state.open_turn = None
 
 

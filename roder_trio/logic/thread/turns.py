@@ -37,6 +37,7 @@ from roder_trio.schema.command import (
 )
 from roder_trio.schema.event import (
     ContextCompactionCancelled,
+    ContextCompactionFailed,
     ContextCompactionRecorded,
     SteerAccepted,
     TerminalEvent,
@@ -111,21 +112,20 @@ def items_done(state: ThreadState, report: ItemsDone, facts: Facts) -> Decision:
 
 def take_steers(state: ThreadState, report: TakeSteers, facts: Facts) -> Decision:
     """Begin a round: steers that wait become messages."""
-    return Decision(_steers(state), reply=VIEW)
+    return Decision(_steers(state, facts), reply=VIEW)
 
 
 def step_ended(state: ThreadState, report: StepEnded, facts: Facts) -> Decision:
     """Close a step that another round follows."""
-    drafts = (*_appended(report.turn_id, report.items), DiscardOpen(report.turn_id), *_steers(state))
+    drafts = (*_appended(report.turn_id, report.items), DiscardOpen(report.turn_id), *_steers(state, facts))
     return Decision(drafts, reply=VIEW)
 
 
 def final_step(state: ThreadState, report: FinalStep, facts: Facts) -> Decision:
     """Close a step that ends the turn, unless a steer or an interrupt came first."""
-    turn = state.open_turn
     drafts = _appended(report.turn_id, report.items)
-    if facts.cause is not None or (turn is not None and turn.steers):
-        return Decision((*drafts, DiscardOpen(report.turn_id), *_steers(state)), reply=VIEW)
+    if facts.cause is not None or undelivered(state):
+        return Decision((*drafts, DiscardOpen(report.turn_id), *_steers(state, facts)), reply=VIEW)
     completed = TurnCompleted(_usage(report.turn_id, facts), report.finish_reason)
     ending = (DiscardOpen(report.turn_id, hosted=True), *at_turn_end(state, facts, completed))
     return Decision((*drafts, *ending, Emit(completed, report.turn_id)), (EndTurn(report.turn_id),), finishing=True)
@@ -133,16 +133,21 @@ def final_step(state: ThreadState, report: FinalStep, facts: Facts) -> Decision:
 
 def tool_results_done(state: ThreadState, report: ToolResultsDone, facts: Facts) -> Decision:
     """Store the results of a batch, in call order."""
-    return Decision((*_appended(report.turn_id, report.items), *_steers(state)), reply=VIEW)
+    return Decision((*_appended(report.turn_id, report.items), *_steers(state, facts)), reply=VIEW)
 
 
 def record_compaction(state: ThreadState, report: RecordCompaction, facts: Facts) -> Decision:
-    """Store that a compaction began, or ended without a boundary."""
+    """Store that a compaction began, or ended without a boundary; one that has its end gets no other."""
+    match report.event:
+        case ContextCompactionFailed(known) | ContextCompactionCancelled(known) if known not in state.compactions:
+            return Decision(reply=VIEW)
     return Decision((Emit(report.event, report.turn_id),), reply=VIEW)
 
 
 def commit_compaction(state: ThreadState, report: CommitCompaction, facts: Facts) -> Decision:
-    """Store a boundary. Raises StaleWindow if the log grew meanwhile, or a call is open."""
+    """Store a boundary. Raises StaleWindow if the log grew meanwhile, a call is open, or the compaction has ended."""
+    if report.compaction_id not in state.compactions:
+        raise StaleWindow
     if len(state.history) != report.base or (state.open_turn is not None and state.open_turn.calls):
         raise StaleWindow
     recorded = ContextCompactionRecorded(
@@ -156,8 +161,7 @@ def job_ended(state: ThreadState, report: JobEnded, facts: Facts) -> Decision:
     """Free the slot and, if it isn't stored yet, make the terminal event. An old job's late word is dropped."""
     if facts.slot.turn_id != report.turn_id:
         return Decision()
-    turn = state.open_turn
-    if turn is None or turn.turn_id != report.turn_id:
+    if not state.is_open(report.turn_id):
         return Decision(_cancelled(state, report.turn_id, "interrupted"), (FreeSlot(),))
     drafts = _terminal(state, report, facts)
     return Decision(drafts, (EndTurn(report.turn_id), FreeSlot()))
@@ -215,9 +219,10 @@ def _appended(turn_id: str, items: Iterable[TranscriptItem]) -> tuple[Draft, ...
     return tuple(AppendItem(turn_id, item, live=True) for item in items)
 
 
-def _steers(state: ThreadState) -> tuple[Draft, ...]:
+def _steers(state: ThreadState, facts: Facts) -> tuple[Draft, ...]:
+    """Deliver the steers that wait, unless the turn was told to stop: then they are handed back."""
     turn = state.open_turn
-    if turn is None:
+    if turn is None or facts.cause is not None:
         return ()
     return tuple(AppendItem(turn.turn_id, steer.message, steer_id=steer.steer_id) for steer in turn.steers)
 
