@@ -54,7 +54,8 @@ async def open_runtime(
         await _share_client(registry, http, opened)
         outcome = _Body()
         async with trio.open_nursery() as nursery:
-            core: Core = await nursery.start(_live, registry, store, sinks, config, outcome)
+            with trio.CancelScope(shield=True):  # a cancel here would leave `_live`, shielded, in start's own nursery
+                core: Core = await nursery.start(_live, registry, store, sinks, config, outcome)
             try:
                 with outcome.scope:
                     yield Runtime(core)
