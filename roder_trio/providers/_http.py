@@ -50,7 +50,7 @@ class SharedClient(AsyncClient):
     """
 
     def __init__(self, **options: Any) -> None:
-        limits = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=KEEPALIVE)
+        limits = httpx.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=KEEPALIVE)
         self._options: dict[str, Any] = {"http2": False, "follow_redirects": False, "limits": limits, **options}
         super().__init__(**self._options)
         self._fresh: AsyncClient | None = None
