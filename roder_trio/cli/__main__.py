@@ -1,0 +1,5 @@
+"""Runs the command line as `python -m roder_trio.cli`."""
+
+from roder_trio.cli.main import main
+
+main()
