@@ -84,6 +84,8 @@ class TurnJob:
     _deadline: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _leftover: tuple[TranscriptItem, ...] = ()
     """What a cut step leaves for the turn's last commit."""
+    _read_until: float = 0.0
+    """When the newest stream was left; a server's advice counts from then."""
     _storage_error: StorageError | None = None
     _model_calls: int = 0
     _preempted_in_a_row: int = 0
@@ -177,7 +179,8 @@ class TurnJob:
         """Wait for the next attempt at a failed step, its open text discarded. Raises the failure if it stands."""
         series.spend(sampled.step.retries_inside)
         failed, now, seen = series.attempts, trio.current_time(), self.job.signal.seen
-        wait = series.next(failure, self.services.jitter(), now, self._deadline.deadline - now)
+        remaining, read_at = self._deadline.deadline - now, self._read_until
+        wait = series.next(failure, self.services.jitter(), now, remaining, read_at=read_at)
         if wait is None:
             raise TurnFailure(str(failure), failure.kind.value, self._leftover) from failure
         self._leftover = ()
@@ -257,6 +260,7 @@ class TurnJob:
 
     async def _close_step(self, attempt: Attempt, step: Step, sums: Sums) -> None:
         """End a step: what it leaves is known, what it used is stored. Never raises but Cancelled."""
+        self._read_until = trio.current_time()
         self._leftover = step.final_items() if step.completed is not None else step.unfinished()
         try:
             usage = await self.services.accounting.settle(attempt.attempt_id)
