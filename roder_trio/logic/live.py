@@ -88,12 +88,13 @@ class LiveItems:
             case ToolCallDelta(id, text):
                 return self._grow(turn_id, f"tool-{id}", text, event)
             case ToolCallStarted(id, _):
-                return self._begin(turn_id, f"tool-{id}", event)
+                return self._begin_call(turn_id, f"tool-{id}", event)
             case HostedToolCallStarted(id, _):
-                return self._begin(turn_id, f"hosted-{id}", event)
+                return self._begin_call(turn_id, f"hosted-{id}", event)
             case HostedToolCallCompleted(id, _, arguments):
                 entry = self._find(turn_id, f"hosted-{id}")
                 if entry is not None and isinstance(entry.item, ToolExecution):
+                    self._seal_reasoning()
                     entry.item = attrs.evolve(entry.item, input=arguments, status=ItemStatus.COMPLETED)
                     return (ItemCompleted(entry.item),)
         return ()
@@ -179,6 +180,14 @@ class LiveItems:
                 return entry
         return None
 
+    def _begin_call(
+        self, turn_id: str, base: str, event: ToolCallStarted | HostedToolCallStarted
+    ) -> Sequence[ItemEventKind]:
+        """Open a call, unless it is open, or stands in the log: to discard it then would hide what is stored."""
+        if self._find(turn_id, base) is not None or self._numbers.knows(turn_id, f"{turn_id}-{base}"):
+            return ()
+        return self._begin(turn_id, base, event)
+
     def _begin(self, turn_id: str, base: str, event: InferenceEvent) -> Sequence[ItemEventKind]:
         self._seal_reasoning()
         item = _new_item(self._numbers.take(turn_id, base), event)
@@ -202,13 +211,13 @@ class LiveItems:
         self._last = entry
         entry.parts.append(text)
         match event:
-            case MessageDelta(text, phase):
+            case MessageDelta(text):
+                assert isinstance(entry.item, AgentMessage)
                 entry.unsaved += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-                return (*started, ItemDelta(entry.item.id, AgentMessageText(text, phase)))
+                return (*started, ItemDelta(entry.item.id, AgentMessageText(text, entry.item.phase)))
             case ReasoningDelta(text):
                 return (*started, ItemDelta(entry.item.id, ReasoningSummaryText(text)))
-            case ToolCallDelta():
-                return (ItemDelta(entry.item.id, ToolInputText(text)),)
+        return (ItemDelta(entry.item.id, ToolInputText(text)),)
 
     def _seal_reasoning(self) -> None:
         """Another item speaks: further reasoning goes to a new item."""

@@ -33,7 +33,6 @@ class Emit:
 
     event: Event
     turn_id: str | None = None
-    source: str = "thread"
 
 
 @attrs.frozen
@@ -45,6 +44,7 @@ class AppendItem:
     item_id: str | None = None
     steer_id: str | None = None
     live: bool = False
+    source: str = "thread"
 
 
 @attrs.frozen
@@ -146,7 +146,7 @@ class _Stamper:
             self.item_seq += event_count(draft.item)
             item_seq = self.item_seq - 1
         event = TranscriptItemAppended(index, draft.item, item_id, item_seq, draft.steer_id)
-        envelope = self.event(event, turn_id, "turn" if draft.live else "thread")
+        envelope = self.event(event, turn_id, "turn" if draft.live else draft.source)
         return Stamped(envelope, derive(envelope))
 
     def item_id(self, draft: AppendItem) -> str | None:
@@ -199,8 +199,8 @@ def stamp(
     result: list[Stamped] = []
     for draft in drafts:
         match draft:
-            case Emit(event, turn_id, source):
-                result.append(Stamped(stamper.event(event, turn_id, source)))
+            case Emit(event, turn_id):
+                result.append(Stamped(stamper.event(event, turn_id, "thread")))
             case AppendItem():
                 result.append(stamper.append(draft))
             case RecordItem(turn_id, item_event, timestamp):
