@@ -1,0 +1,113 @@
+"""What the tests of usage, goals and compaction share: boundaries, a thread with a goal, and what a restart reads."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+
+import roder_trio as rt
+from roder_trio import events, goals, inference, providers, stores, transcript
+from roder_trio.schema.thread import ThreadSnapshot
+from tests.turn_support import Scene, folded_usage, one_thread
+
+COMPACTION_EVENTS = (
+    events.ContextCompactionStarted,
+    events.ContextCompactionRecorded,
+    events.ContextCompactionFailed,
+    events.ContextCompactionCancelled,
+    events.ContextCompactionSkipped,
+)
+
+
+def total(tokens: int) -> rt.TokenUsage:
+    return rt.TokenUsage(tokens, 0, tokens)
+
+
+def item(id: str = "a") -> dict[str, Any]:
+    return {"type": "compaction", "id": id, "encrypted_content": f"sealed {id}"}
+
+
+def boundary(*ids: str) -> inference.ProviderMetadata:
+    """A compaction's answer with these items."""
+    found = [item(id) for id in ids or ("a",)]
+    return inference.ProviderMetadata({"output": found, "compacted_input": found})
+
+
+def stored_boundary(id: str = "a") -> transcript.ProviderMetadata:
+    """What the log holds of `boundary(id)`."""
+    return transcript.ProviderMetadata(boundary(id).payload)
+
+
+@asynccontextmanager
+async def with_goal(*steps: Any, goal: goals.GoalPatch | None = None, **more: Any) -> AsyncIterator[Scene]:
+    """One thread with an active goal, over a memory store unless another is given."""
+    more.setdefault("store", stores.MemoryThreadStore())
+    async with one_thread(*steps, **more) as scene:
+        scene.store = more["store"]
+        await scene.runtime.thread_goal_set(scene.id, goal or goals.GoalPatch(objective="prove it"))
+        yield scene
+
+
+async def goal_of(scene: Scene) -> goals.Goal:
+    goal = await scene.runtime.thread_goal_get(scene.id)
+    assert goal is not None
+    return goal
+
+
+async def used_and_status(scene: Scene) -> tuple[int, str]:
+    goal = await goal_of(scene)
+    return goal.tokens_used, goal.status.value
+
+
+async def patch(scene: Scene, **values: Any) -> goals.Goal | None:
+    return await scene.runtime.thread_goal_set(scene.id, goals.GoalPatch(**values))
+
+
+async def meta(scene: Scene) -> rt.TokenUsage | None:
+    metadata = await scene.runtime.load_metadata(scene.id)
+    return metadata.usage
+
+
+@attrs.frozen
+class Cold:
+    """What a new runtime reads of a thread."""
+
+    snapshot: ThreadSnapshot
+    goal: goals.Goal | None
+    usage: rt.TokenUsage | None
+    fold: rt.TokenUsage | None
+
+
+async def cold(store: rt.ThreadStore, thread_id: str) -> Cold:
+    """Open a fresh runtime on the store and read a thread."""
+    async with rt.open_runtime(engines=[providers.ScriptedEngine()], store=store) as runtime:
+        snapshot = await runtime.load_thread(thread_id)
+        assert snapshot is not None
+        goal = await runtime.thread_goal_get(thread_id)
+        totals = runtime._core.accounting.totals(thread_id).thread
+        assert snapshot.metadata is not None
+        usage = snapshot.metadata.usage
+        assert usage == (None if totals.is_empty else totals)
+        return Cold(snapshot, goal, usage, folded_usage(snapshot))
+
+
+def compactions(scene: Scene) -> list[Any]:
+    """The published events of compactions, in order."""
+    return scene.of(*COMPACTION_EVENTS)
+
+
+def ends_of(scene: Scene) -> dict[str, list[str]]:
+    """The class names of the ends of each compaction that started, by its id."""
+    found: dict[str, list[str]] = {}
+    for event in compactions(scene):
+        if isinstance(event, events.ContextCompactionStarted):
+            assert event.compaction_id not in found
+            found[event.compaction_id] = []
+        elif not isinstance(event, events.ContextCompactionSkipped):
+            found[event.compaction_id].append(type(event).__name__.removeprefix("ContextCompaction"))
+    return found
+
+
+def compact_calls(scene: Scene) -> int:
+    return len(scene.engine.compact_requests)
