@@ -51,6 +51,7 @@ class FlakyDisk(Disk):
         self.block = set()
         self.blocked = threading.Event()
         self.release = threading.Event()
+        self.renamed = threading.Event()
         self.written = []
 
     def _step(self, name):
@@ -89,6 +90,7 @@ class FlakyDisk(Disk):
     def rename(self, source, target):
         self._step("rename")
         super().rename(source, target)
+        self.renamed.set()
 
     def remove(self, path):
         self._step("remove")

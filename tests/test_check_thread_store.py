@@ -52,10 +52,13 @@ class NotAtomic(MemoryThreadStore):
     async def append(self, thread_id, records):
         try:
             await super().append(thread_id, records)
-        except InvalidRecord:
-            for record in records if isinstance(records, list) else ():
-                await super().append(thread_id, [record])
-            raise
+        except InvalidRecord as error:
+            refused = error
+        else:
+            return
+        for record in records if isinstance(records, list) else ():
+            await super().append(thread_id, [record])
+        raise refused
 
 
 class Reverses(MemoryThreadStore):

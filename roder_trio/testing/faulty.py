@@ -64,8 +64,8 @@ class FaultyStore(ThreadStore):
             raise self.fail[number]
         await self.inner.append(thread_id, records)
         self.stored += 1
-        with trio.CancelScope(shield=True):
-            if self.after is not None:
+        if self.after is not None:
+            with trio.CancelScope(shield=True):
                 await self.after(number, thread_id, records)
         if number in self.fail_after:
             raise self.fail_after[number]

@@ -64,7 +64,7 @@ async def _run(factory: Factory, name: str, check: Check, reopen: bool) -> str |
                     await verify(store)
     except StoreUnsupported:
         return None
-    except Exception as error:  # noqa: BLE001  # whatever a store raises is its failure
+    except Exception as error:  # whatever a store raises is its failure
         after = "" if verify is None else " (what was stored)"
         return f"- {name}{after}: {_told(error)}"
     return None

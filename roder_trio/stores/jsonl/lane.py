@@ -85,8 +85,8 @@ class Lane:
             self.busy = True
             self._nursery.start_soon(self._drain)
 
-    async def _drain(self) -> None:
-        with trio.CancelScope(shield=True):
+    async def _drain(self) -> None:  # noqa: ASYNC910 - a task of its own, which ends when nothing waits
+        with trio.CancelScope(shield=True):  # noqa: ASYNC912 - what was accepted is finished
             while jobs := self._waiting():
                 await trio.to_thread.run_sync(self._perform, jobs, limiter=self._limiter)
                 self._settled()
