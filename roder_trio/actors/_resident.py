@@ -15,8 +15,8 @@ from roder_trio.actors._job import Job
 from roder_trio.actors._services import Services
 from roder_trio.actors._supervisor import RESTART_WINDOW, RestartsExhausted, supervise
 from roder_trio.actors.thread import ThreadActor
-from roder_trio.errors import ActorCrashed, RuntimeClosed, RuntimeDraining, ThreadFailed
-from roder_trio.schema.command import Archive, Compact, StartTurn
+from roder_trio.errors import ActorCrashed, NoActiveTurn, RuntimeClosed, RuntimeDraining, ThreadFailed
+from roder_trio.schema.command import Archive, Compact, Interrupt, StartTurn, Steer
 from roder_trio.schema.event import ThreadFailedEvent
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,6 @@ class ResidentThread:
         """Refuse requests until one may try again, and return that one."""
         text = f"{type(cause).__name__}: {cause}"
         self.parked = True
-        self._crashed = False
         self._services.publish_live(ThreadFailedEvent(text), self.thread_id, None, "runtime")
         parked_until = trio.current_time() + RESTART_WINDOW
         while True:
@@ -128,4 +127,13 @@ class ResidentThread:
             if isinstance(request.payload, Archive) or trio.current_time() >= parked_until:
                 self.parked = False
                 return request
-            request.reject(ThreadFailed(self.thread_id, text))
+            self._refuse(request, text)
+
+    def _refuse(self, request: Request, cause: str) -> None:
+        match request.payload:
+            case Interrupt():
+                request.resolve(None)
+            case Steer(turn_id):
+                request.reject(NoActiveTurn(turn_id))
+            case _:
+                request.reject(ThreadFailed(self.thread_id, cause))

@@ -10,8 +10,8 @@ import trio
 
 from roder_trio.actors._services import new_id
 from roder_trio.actors.broadcast import Filter
-from roder_trio.errors import ActorCrashed, BadWorkspace, RoderTrioError
-from roder_trio.logic.thread.admission import ModelUnknown, WorkspaceUnchecked
+from roder_trio.errors import ActorCrashed, BadWorkspace, RoderTrioError, RuntimeDraining
+from roder_trio.logic.thread.admission import WorkspaceUnchecked
 from roder_trio.runtime.base import Base
 from roder_trio.runtime.handle import Turn
 from roder_trio.schema import command as c
@@ -158,20 +158,18 @@ class TurnMethods(Base):
     # -- how ---------------------------------------------------------------------------------------------------------
 
     async def _start(self, thread_id: str, turn_id: str, message: UserMessage, options: c.TurnOptions) -> str:
+        self._check_open()
+        if self._core.services.lifecycle.draining:
+            raise RuntimeDraining
         command = c.StartTurn(turn_id=turn_id, message=message, options=options)
-        asked: set[str] = set()
         while True:
             try:
-                answer: str = await self._ask(thread_id, command)
+                answer: str = await self._ask_for_job(thread_id, command)
             except WorkspaceUnchecked as unchecked:
                 absolute = PurePath(unchecked.workspace).is_absolute()
                 if not absolute or not await trio.to_thread.run_sync(os.path.isdir, unchecked.workspace):
                     raise BadWorkspace(unchecked.workspace) from None
                 command = attrs.evolve(command, existing_directory=unchecked.workspace)
-            except ModelUnknown as unknown:
-                if unknown.provider in asked or not await self._core.registry.find_default_model(unknown.provider):
-                    raise
-                asked.add(unknown.provider)
             else:
                 return answer
 
@@ -180,8 +178,9 @@ class TurnMethods(Base):
         if thread is None:
             await trio.lowlevel.checkpoint()
             return
-        if thread.job is not None and thread.job.turn_id == turn_id:
-            thread.job.cancel(reason)
+        job = thread.job
+        if job is not None and job.is_turn and job.turn_id == turn_id:
+            job.cancel(reason)
         await self._ask(thread_id, c.Interrupt(turn_id, reason))
 
     async def _abandon(self, thread_id: str, turn_id: str) -> TurnOutcome | None:
