@@ -733,7 +733,7 @@ async def test_calls_outside_open_are_refused(base):
 async def test_leaving_finishes_the_appends_that_were_accepted(base):
     sample = await fill(base)
     disk = FlakyDisk()
-    async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:  # noqa: SIM117 - the order is what is tested
         # the store is left while the nursery's tasks still append
         async with opened(base, disk) as store:
             disk.block.add("write")
