@@ -69,6 +69,15 @@ async def meta(scene: Scene) -> rt.TokenUsage | None:
     return metadata.usage
 
 
+async def as_if_killed(store: stores.MemoryThreadStore, thread_id: str) -> stores.MemoryThreadStore:
+    """A store that holds of the thread what `store` holds now."""
+    held, copied = store._active[thread_id], stores.MemoryThreadStore()
+    records = list(held.records)
+    await copied.create_thread(held.created)
+    await copied.append(thread_id, records)
+    return copied
+
+
 @attrs.frozen
 class Cold:
     """What a new runtime reads of a thread."""

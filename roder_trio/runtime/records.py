@@ -11,12 +11,13 @@ import trio
 from roder_trio.actors._services import envelope, new_id
 from roder_trio.actors.broadcast import DEFAULT_BUFFER, Filter, ItemView, Subscription
 from roder_trio.codec import check_json
-from roder_trio.errors import ThreadNotFound
+from roder_trio.errors import ActorCrashed, RuntimeClosed, ThreadNotFound
 from roder_trio.runtime.base import Base
 from roder_trio.schema import command as c
 from roder_trio.schema.compaction import CompactionResult, NativeCompactionOutcome
 from roder_trio.schema.goal import Goal, GoalPatch
-from roder_trio.schema.item import ItemDiscarded, ItemEventKind, ThreadItemEvent
+from roder_trio.schema.ids import is_valid_id
+from roder_trio.schema.item import ItemDelta, ItemDiscarded, ItemEventKind, Raw, ThreadItem, ThreadItemEvent
 from roder_trio.schema.transcript import ProviderMetadata, ToolResult, TranscriptItem
 
 
@@ -57,12 +58,15 @@ class RecordMethods(Base):
         async def renew(view: ItemView) -> None:
             try:
                 await directory.ask(thread_id, c.OpenView(view.reset))
-            except ThreadNotFound:
+            except ActorCrashed:
+                return  # the next incarnation resets the view, or is asked again
+            except (ThreadNotFound, RuntimeClosed):
                 view.end()
 
-        def register(items: tuple) -> None:  # type: ignore[type-arg]
-            view.items = items
-            broadcast.register(view)
+        def register(items: tuple[ThreadItem, ...]) -> None:
+            if not view.ended:  # else its caller left while the thread was being read
+                view.items = items
+                broadcast.register(view)
 
         self._check_open()
         view = ItemView(thread_id, buffer, envelope, renew)
@@ -70,6 +74,7 @@ class RecordMethods(Base):
             await self._ask(thread_id, c.OpenView(register))
             yield view
         finally:
+            view.end()
             broadcast.unregister(view)
 
     # -- items -------------------------------------------------------------------------------------------------------
@@ -77,10 +82,11 @@ class RecordMethods(Base):
     async def persist_turn_item(self, thread_id: str, turn_id: str, item: TranscriptItem) -> int:
         """Append a transcript item, whether that turn runs or ever started, and return its index in the turn.
 
-        Durable when this returns. Raises ThreadNotFound, InvalidRecord for a payload that isn't JSON, StorageError.
+        Durable when this returns. Raises ThreadNotFound, ValueError for a turn id that can't be one, InvalidRecord for
+        a payload that isn't JSON, StorageError.
         """
         self._check_open()
-        index: int = await self._ask(thread_id, c.PersistItem(turn_id, _own_copy(item)))
+        index: int = await self._ask(thread_id, c.PersistItem(_checked(turn_id), _own_copy(item)))
         return index
 
     async def latest_transcript_item_index(self, thread_id: str, turn_id: str) -> int | None:
@@ -93,7 +99,8 @@ class RecordMethods(Base):
     ) -> ThreadItemEvent:
         """Store an item event as it is, deltas included, and return it with its seq.
 
-        Raises ThreadNotFound, ValueError for `ItemDiscarded` or a naive timestamp, StorageError.
+        Raises ThreadNotFound, ValueError for `ItemDiscarded`, a naive timestamp or a turn id that can't be one,
+        InvalidRecord for a payload that isn't JSON, StorageError.
         """
         self._check_open()
         if not isinstance(kind, get_args(ItemEventKind)):
@@ -102,7 +109,10 @@ class RecordMethods(Base):
             raise ValueError("ItemDiscarded can't be recorded by a host; complete the item instead")
         if timestamp.tzinfo is None:
             raise ValueError("the timestamp of an item event must have an offset, such as datetime.UTC")
-        event: ThreadItemEvent = await self._ask(thread_id, c.RecordItemEvent(turn_id, timestamp, kind))
+        if not isinstance(kind, ItemDelta) and isinstance(kind.item, Raw):
+            check_json(kind.item.payload)
+        own = copy.deepcopy(kind)
+        event: ThreadItemEvent = await self._ask(thread_id, c.RecordItemEvent(_checked(turn_id), timestamp, own))
         return event
 
     async def thread_item_exists(self, thread_id: str, turn_id: str, item_id: str) -> bool:
@@ -142,13 +152,11 @@ class RecordMethods(Base):
         the runtime stopped it, StorageError.
         """
         compaction_id = new_id()
-        turn_id = await self._ask(thread_id, c.Compact(compaction_id, preserve_hint))
         try:
+            await self._ask_for_job(thread_id, c.Compact(compaction_id, preserve_hint))
             result: CompactionResult = await self._ask(thread_id, c.WaitCompaction(compaction_id))
         except trio.Cancelled:
-            thread = self._core.directory.get(thread_id)
-            if thread is not None and thread.job is not None and thread.job.turn_id == turn_id:
-                thread.job.cancel("caller_left")
+            self._stop_compaction(thread_id, f"compact-{compaction_id}")
             raise
         return result
 
@@ -171,6 +179,22 @@ class RecordMethods(Base):
         engine = self._core.registry[provider]
         plan = c.TurnPlan(turn_id=turn_id, provider=provider, model=model)
         return await self._core.direct.run(thread_id, plan, engine, tuple(transcript), preserve_hint)
+
+    def _stop_compaction(self, thread_id: str, turn_id: str) -> None:
+        """Cancel a manual compaction at once, or as soon as it begins."""
+        thread = self._core.directory.get(thread_id)
+        if thread is None:
+            return
+        if thread.job is not None and thread.job.turn_id == turn_id:
+            thread.job.cancel("caller_left")
+        thread.mailbox.post(c.Interrupt(turn_id, "caller_left"))
+
+
+def _checked(turn_id: str) -> str:
+    """Return a turn id that a host made. Raises ValueError."""
+    if not is_valid_id(turn_id):
+        raise ValueError(f"a turn id is text of 1 to 512 characters without NUL, not {turn_id!r}")
+    return turn_id
 
 
 def _own_copy(item: TranscriptItem) -> TranscriptItem:

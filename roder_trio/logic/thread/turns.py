@@ -66,9 +66,11 @@ def steer(state: ThreadState, command: Steer, facts: Facts) -> Decision:
 
 
 def interrupt(state: ThreadState, command: Interrupt, facts: Facts) -> Decision:
-    """Cancel the running turn's job; anything but a running turn of that id is left alone, silently."""
-    if facts.slot.phase is not Phase.RUNNING or facts.slot.turn_id != command.turn_id:
+    """Cancel the running job; anything but a running turn or compaction of that id is left alone, silently."""
+    if facts.slot.phase not in (Phase.RUNNING, Phase.COMPACTING) or facts.slot.turn_id != command.turn_id:
         return Decision()
+    if facts.slot.phase is Phase.COMPACTING:
+        return Decision(effects=(CancelJob(command.reason),))
     requested = Publish(TurnInterruptRequested(facts.cause or command.reason), command.turn_id)
     return Decision(effects=(CancelJob(command.reason), requested))
 
