@@ -51,7 +51,7 @@ from roder_trio.schema.thread import (
 from roder_trio.schema.turn import DrainOutcome, OutputOptions, ShutdownReport, TurnOutcome
 from roder_trio.schema.usage import TokenUsage
 
-from roder_trio import compaction, events, goals, inference, items, providers, stores, testing, transcript  # isort: skip
+from roder_trio import compaction, events, goals, inference, items, providers, stores, transcript  # isort: skip
 
 __all__ = [
     "ActorCrashed",
@@ -116,6 +116,5 @@ __all__ = [
     "open_runtime",
     "providers",
     "stores",
-    "testing",
     "transcript",
 ]

@@ -20,7 +20,7 @@ NAMES = {
         TokenUsage TurnOutcome DrainOutcome ShutdownReport OutputOptions SteeringSignal
         ThreadStore InferenceEngine InferenceCapabilities EventSink
         ThreadSnapshot ThreadMetadata TurnRecord ThreadPage EventEnvelope ExtensionStateRecord OpaqueRecord
-        compaction events goals inference items providers stores testing transcript""",
+        compaction events goals inference items providers stores transcript""",
     "compaction": """is_boundary trim_to_last_boundary CompactionResult NativeCompactionOutcome Compacted Preempted
         Unsupported""",
     "events": """ContextCompactionCancelled ContextCompactionFailed ContextCompactionRecorded ContextCompactionSkipped
