@@ -1,4 +1,4 @@
-"""What a turn bills, whatever happens to it: scenarios with the terminal event, the metadata and the goal, then laws."""
+"""What turns bill, whatever happens to them: scenarios with terminal event, metadata and goal, then laws."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
