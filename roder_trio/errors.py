@@ -12,6 +12,8 @@
     |  |- StoreInUse  StoreReadOnly  StoreClosed  StoreUnsupported
     |  `- SchemaTooNew  NotAStore
     |- ProviderFailure           an engine failed
+    |- ToolError                 raised by a tool: an error result with that text
+    |- ToolDefinitionError  DuplicateTool
     |- RuntimeClosed  ActorCrashed  CompactionPreempted  SubscriptionOverrun
 
 A message is one sentence or two: what was attempted, what to do. It never holds a secret.
@@ -154,6 +156,22 @@ class SubscriptionOverrun(RoderTrioError):
 
     def __init__(self) -> None:
         super().__init__("The subscription ended: its buffer was full of terminal events; use a larger buffer.")
+
+
+class ToolError(RoderTrioError):
+    """Raised by a tool: the model gets an error result with this text."""
+
+
+class ToolDefinitionError(RoderTrioError):
+    """A tool can't be declared, or its schema compiled."""
+
+
+class DuplicateTool(RoderTrioError):
+    """Two tools of one runtime have the same name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Two tools are named {name!r}; give each a name of its own.")
+        self.name = name
 
 
 class AppendOutcomeUnknown(StorageError):

@@ -1,10 +1,10 @@
-"""What the runtime needs from outside: a store, engines, sinks. Subclass these to bring your own.
+"""What the runtime needs from outside: a store, engines, tools, policies, hooks, sinks. Subclass these for your own.
 
 A class here holds the contract in its docstrings; `roder_trio.testing` has checks for it.
 """
 
 import abc
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
@@ -21,7 +21,11 @@ from roder_trio.schema.inference import (
     ModelDescriptor,
     TurnContext,
 )
+from roder_trio.schema.policy import Deny, Rewrite, Verdict
 from roder_trio.schema.thread import Record, StoredRecord, ThreadMetadata, ThreadPage, ThreadSnapshot
+from roder_trio.schema.tool import ToolContext, ToolOutput, ToolSpec
+from roder_trio.schema.transcript import UserMessage
+from roder_trio.schema.turn import TurnOutcome
 from roder_trio.schema.usage import TokenUsage
 
 
@@ -151,3 +155,52 @@ class EventSink(abc.ABC):
     @abc.abstractmethod
     async def emit(self, envelope: EventEnvelope) -> None:
         """Take one event. An error or an overrun of `sink_timeout` is told as `SinkFailed`."""
+
+
+class Tool(abc.ABC):
+    """Something that a model may call. A tool's failure is data for the model, never a failed turn."""
+
+    spec: ToolSpec
+
+    @abc.abstractmethod
+    async def run(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolOutput:
+        """Run once, with arguments that fit the schema. Raises ToolError for what the model is to read.
+
+        On cancel it has `tool_cancel_grace` seconds for shielded cleanup; what it returns after that is dropped.
+        """
+
+
+class Policy(abc.ABC):
+    """May make the decision about a call stricter; asked once per call."""
+
+    @abc.abstractmethod
+    async def decide(self, context: ToolContext, spec: ToolSpec, arguments: Mapping[str, Any]) -> Verdict | None:
+        """Return a verdict, or None for no opinion. An error, or more than `policy_timeout`, denies the call."""
+
+
+class Hook:
+    """Is told what turns and tools do. The base class does nothing; only `tool_calling` can stop anything."""
+
+    async def turn_starting(self, thread_id: str, turn_id: str, message: UserMessage) -> str | None:
+        """Return context for this turn's requests, or None."""
+        return None
+
+    async def tool_calling(
+        self, context: ToolContext, name: str, arguments: Mapping[str, Any]
+    ) -> Deny | Rewrite | None:
+        """Deny a call, rewrite its arguments, or let it be."""
+        return None
+
+    async def tool_called(
+        self, context: ToolContext, name: str, arguments: Mapping[str, Any], output: ToolOutput
+    ) -> None:
+        """A call has ended."""
+
+    async def compaction_starting(self, event: EventEnvelope) -> None:
+        """A compaction began."""
+
+    async def compaction_finished(self, event: EventEnvelope) -> None:
+        """A compaction ended, whichever way."""
+
+    async def turn_ended(self, outcome: TurnOutcome) -> None:
+        """A turn's terminal event was published."""
