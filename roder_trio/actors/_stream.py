@@ -27,21 +27,9 @@ Take = Callable[[InferenceEvent], Awaitable[bool]]
 """Takes one event; True says that nothing more is wanted."""
 
 
-@attrs.frozen
-class Reading:
-    """How reading ended, as far as the stream knows; why it was cut is read from the recorded causes."""
-
-    exhausted: bool = False
-    """The iterator ended by itself."""
-    idle: bool = False
-    """No event came in time."""
-    overran: bool = False
-    """The engine took longer to leave than it may."""
-
-
 @attrs.define(eq=False)
 class StreamReader:
-    """Reads one stream of one attempt."""
+    """Reads one stream of one attempt, and knows how that ended; why it was cut is read from the recorded causes."""
 
     observe: Callable[[TokenUsage], None]
     cut: Callable[[], bool]
@@ -50,47 +38,56 @@ class StreamReader:
     close_grace: float
     failure: ProviderFailure | None = None
     """What the engine did that no engine may."""
+    idle: bool = False
+    """No event came in time."""
+    ended_at: float | None = None
+    """When the last event, or the failure, was read; None if the stream was never open."""
+    overran: bool = False
+    """The engine took longer to leave than it may."""
 
-    async def read(self, block: StreamBlock, take: Take) -> Reading:
+    async def read(self, block: StreamBlock, take: Take) -> None:
         """Open the stream, hand its events to `take`, leave it.
 
         Raises what the engine raises. A cancel leaves the stream too, within `close_grace`, before it goes on.
         """
-        exhausted = idle = finished = False
-        leave_by = float("inf")
+        finished = False
         opening = float("inf") if self.idle_timeout is None else trio.current_time() + self.idle_timeout
-        with trio.CancelScope(deadline=opening) as inner:
-            async with block as stream:
-                inner.deadline = float("inf")
-                try:
-                    with trio.CancelScope() as waiting:
-                        exhausted = await self._pump(stream, take, waiting)
-                        finished = True
-                    idle = waiting.cancelled_caught
-                finally:
-                    inner.shield = True
-                    leave_by = trio.current_time() + self.close_grace
-                    inner.deadline = leave_by
-                    if not finished or self.cut():
-                        self._settle(stream)
-        idle = idle or (inner.cancelled_caught and leave_by == float("inf"))
-        return Reading(exhausted, idle, overran=trio.current_time() >= leave_by)
+        try:
+            with trio.CancelScope(deadline=opening) as inner:
+                async with block as stream:
+                    inner.deadline = float("inf")
+                    try:
+                        with trio.CancelScope() as waiting:
+                            await self._pump(stream, take, waiting)
+                            finished = True
+                        self.idle = waiting.cancelled_caught
+                    finally:
+                        self._leave(inner)
+                        if not finished or self.cut():
+                            self._settle(stream)
+            self.idle = self.idle or (inner.cancelled_caught and self.ended_at is None)
+        finally:
+            self.overran = self.ended_at is not None and trio.current_time() >= inner.deadline
 
-    async def _pump(self, stream: AsyncIterator[InferenceEvent], take: Take, waiting: trio.CancelScope) -> bool:
-        """Hand on events until no more are wanted; True if the stream ended by itself."""
+    def _leave(self, inner: trio.CancelScope) -> None:
+        """From here on only the engine's cleanup runs, out of reach of any cancel, for a time."""
+        self.ended_at = trio.current_time()
+        inner.shield = True
+        inner.deadline = self.ended_at + self.close_grace
+
+    async def _pump(self, stream: AsyncIterator[InferenceEvent], take: Take, waiting: trio.CancelScope) -> None:
+        """Hand on events until no more are wanted, or the stream ends by itself."""
         count, last_yield = 0, trio.current_time()
         self._refresh(waiting, last_yield)
         while True:
             try:
                 event = await anext(stream)
             except StopAsyncIteration:
-                return True
+                return
             if isinstance(event, Usage) and not self._count(event):
-                return False
-            if self.cut():
-                return False
-            if await take(event):
-                return False
+                return
+            if self.cut() or await take(event):
+                return
             count += 1
             now = trio.current_time()
             if count >= YIELD_EVERY_EVENTS or now - last_yield >= YIELD_EVERY_SECONDS:

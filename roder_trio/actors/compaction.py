@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from roder_trio.actors._services import Services, new_id
-from roder_trio.actors._stream import Reading, StreamReader
+from roder_trio.actors._stream import StreamReader
 from roder_trio.actors._supervisor import flatten
 from roder_trio.errors import ProviderFailure, ProviderFailureKind, StaleWindow, StorageError
 from roder_trio.logic import compaction as rules
@@ -161,12 +161,11 @@ class NativeCompaction:
             config.deadlines.stream_close_grace,
         )
         raised: Exception | None = None
-        reading = Reading()
         try:
             block = self.engine.compact_turn(context, self._request())
             if block is None:
                 return self._end(rules.Ending.DECLINED)
-            reading = await reader.read(block, take)
+            await reader.read(block, take)
         except Exception as error:
             raised = error
         self._failed_at = trio.current_time()
@@ -178,7 +177,7 @@ class NativeCompaction:
             return ending
         if raised is not None:
             return self._end(typed_failure(raised))
-        if reading.idle:
+        if reader.idle:
             return self._end(idle_failure())
         return self._end(reader.failure or rules.Ending.EXHAUSTED)
 
@@ -205,6 +204,9 @@ class NativeCompaction:
         except StaleWindow:
             await self._record(ContextCompactionCancelled(self.compaction_id, "stale_window"))
             return Preempted(self.view.window)
+        except StorageError as error:
+            await self._record(ContextCompactionFailed(self.compaction_id, str(error), "storage"))
+            raise
         return Compacted([item])
 
     async def _record(self, event: Event) -> None:

@@ -12,7 +12,7 @@ import trio
 
 from roder_trio.actors._job import Job, JobPort
 from roder_trio.actors._services import Services, new_id
-from roder_trio.actors._stream import Reading, StreamBlock, StreamReader
+from roder_trio.actors._stream import StreamReader
 from roder_trio.actors._supervisor import flatten
 from roder_trio.actors.compaction import NativeCompaction, find_failure, idle_failure
 from roder_trio.errors import ActorCrashed, ProviderFailure, ProviderFailureKind, StorageError
@@ -43,7 +43,7 @@ from roder_trio.schema.event import (
     LimitReached,
     RetryScheduled,
 )
-from roder_trio.schema.inference import InferenceEvent, ModelDescriptor, TurnContext
+from roder_trio.schema.inference import InferenceEvent, InferenceRequest, ModelDescriptor, TurnContext
 from roder_trio.schema.transcript import ToolResult, TranscriptItem
 from roder_trio.schema.usage import Attempt, Purpose
 
@@ -85,7 +85,7 @@ class TurnJob:
     _leftover: tuple[TranscriptItem, ...] = ()
     """What a cut step leaves for the turn's last commit."""
     _read_until: float = 0.0
-    """When the newest stream was left; a server's advice counts from then."""
+    """When the newest stream was read for the last time; a server's advice counts from then."""
     _storage_error: StorageError | None = None
     _model_calls: int = 0
     _preempted_in_a_row: int = 0
@@ -151,10 +151,14 @@ class TurnJob:
         return RetrySeries(self.services.config.reliability)
 
     async def _next_round(self, sampled: _Sampled, report: StepEnded | ToolResultsDone) -> None:
-        if sampled.overran:
-            raise TurnFailure("The engine did not close its stream in time.", "cleanup_timeout", self._leftover)
+        self._check_closed(sampled)
         self.view = await self.port.report(report)
         self._leftover = ()
+
+    def _check_closed(self, sampled: _Sampled) -> None:
+        """Raise if another round would follow a stream that was not closed in time."""
+        if sampled.overran:
+            raise TurnFailure("The engine did not close its stream in time.", "cleanup_timeout", self._leftover)
 
     async def _complete(self, sampled: _Sampled) -> bool:
         """Store a step that ended well; True if it ended the turn."""
@@ -165,6 +169,7 @@ class TurnJob:
             if answer is None:
                 return True
             self.view = answer
+            self._check_closed(sampled)
             return False
         await self._next_round(sampled, StepEnded(turn_id, items))
         if step.calls:
@@ -205,9 +210,9 @@ class TurnJob:
     async def _sample(self) -> _Sampled:
         """Run one stream and close it, whatever ends it. Its usage is settled on every way out."""
         attempt = self._attempt()
+        context, request = self._request(attempt)
         step = Step(self.plan.provider)
         failure: Exception | None = None
-        reading = Reading()
         reader = StreamReader(
             lambda usage: self.services.accounting.observe(attempt.attempt_id, usage),
             self._cut,
@@ -221,9 +226,9 @@ class TurnJob:
         try:
             with self.job.signal.watch() as steered:
                 try:
-                    reading = await reader.read(self._open(attempt), taker.take)
+                    await reader.read(self.engine.stream_turn(context, request), taker.take)
                 finally:
-                    await self._close_step(attempt, step, sums)
+                    await self._close_step(attempt, step, sums, reader.ended_at)
         except Exception as raised:
             failure = raised
         if self._storage_error is not None:
@@ -234,16 +239,14 @@ class TurnJob:
             self._publish(
                 InferenceCompleted(attempt.attempt_id, step.finish_reason, step.completed.provider_response_id)
             )
-            return _Sampled(step, overran=reading.overran)
+            return _Sampled(step, overran=reader.overran)
         if taker.failure is not None and not isinstance(taker.failure, ProviderFailure):
             raise taker.failure
         if steered.cancel_called:
-            return _Sampled(step, preempted=True, overran=reading.overran)
-        return _Sampled(step, self._typed(failure, taker, reader, reading), overran=reading.overran)
+            return _Sampled(step, preempted=True, overran=reader.overran)
+        return _Sampled(step, self._typed(failure, taker, reader), overran=reader.overran)
 
-    def _typed(
-        self, raised: Exception | None, taker: "_Taker", reader: StreamReader, reading: Reading
-    ) -> ProviderFailure:
+    def _typed(self, raised: Exception | None, taker: "_Taker", reader: StreamReader) -> ProviderFailure:
         """Return why a step failed. Raises what an engine raised that is no ProviderFailure."""
         noted = taker.failure or reader.failure
         if isinstance(noted, ProviderFailure):
@@ -251,16 +254,16 @@ class TurnJob:
         if raised is not None:
             found = find_failure(raised)
             if found is None:
-                raise TurnFailure(f"The engine failed: {raised}", "engine_error", self._leftover) from raised
+                raise TurnFailure(f"The engine failed: {flatten(raised)}", "engine_error", self._leftover) from raised
             return found
-        if reading.idle:
+        if reader.idle:
             return idle_failure()
         message = "The provider's stream ended before it was completed."
         return ProviderFailure(ProviderFailureKind.STREAM_INTERRUPTED, message, cause="truncated")
 
-    async def _close_step(self, attempt: Attempt, step: Step, sums: Sums) -> None:
+    async def _close_step(self, attempt: Attempt, step: Step, sums: Sums, ended_at: float | None) -> None:
         """End a step: what it leaves is known, what it used is stored. Never raises but Cancelled."""
-        self._read_until = trio.current_time()
+        self._read_until = trio.current_time() if ended_at is None else ended_at
         self._leftover = step.final_items() if step.completed is not None else step.unfinished()
         try:
             usage = await self.services.accounting.settle(attempt.attempt_id)
@@ -282,7 +285,7 @@ class TurnJob:
             goal_id=self.port.attached_goal(),
         )
 
-    def _open(self, attempt: Attempt) -> StreamBlock:
+    def _request(self, attempt: Attempt) -> tuple[TurnContext, InferenceRequest]:
         limited = self._deadline.deadline != float("inf")
         context = TurnContext(
             thread_id=self.thread_id,
@@ -298,7 +301,7 @@ class TurnJob:
             compact_limit=self._limits().provider,
             deadline_remaining=self._deadline.deadline - trio.current_time() if limited else None,
         )
-        return self.engine.stream_turn(context, request)
+        return context, request
 
     def _cut_for_good(self) -> bool:
         return self.job.cause is not None or self._deadline.cancel_called
@@ -322,7 +325,7 @@ class TurnJob:
         if isinstance(decision, rules.Skip) and decision.reason not in self._skipped:
             self._skipped.add(decision.reason)
             self._publish(ContextCompactionSkipped(decision.reason))
-        if not isinstance(decision, rules.Compact):
+        if not isinstance(decision, rules.Compact) or rules.has_open_call(self.view.window):
             return True
         preemptible = rules.may_preempt(self._preempted_in_a_row, threshold=threshold, size=self._size())
         if preemptible and self.job.signal.pending:
@@ -440,8 +443,8 @@ class _Taker:
             done = self.step.absorb(event)
             if done:
                 await self.port.report(ItemsDone(self.turn_id, done))
-        except (ProviderFailure, StorageError, ActorCrashed) as error:
+            self.port.show(event)
+        except Exception as error:
             self.failure = error
             return True
-        self.port.show(event)
         return self.step.completed is not None
