@@ -1,0 +1,186 @@
+"""A thread without an actor: what is decided is stamped and folded at once, and effects move the slot.
+
+Ids are counted and the clock stands still, so what a flow stores can be written down.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+
+from roder_trio.logic.live import LiveItems
+from roder_trio.logic.thread.decide import decide
+from roder_trio.logic.thread.draft import Draft, Stamped, fold_stamped, stamp
+from roder_trio.logic.thread.facts import DEFERRED, Decision, EngineFacts, Facts, Phase, Slot
+from roder_trio.logic.thread.goals import read_goal
+from roder_trio.logic.thread.metadata import fold_metadata
+from roder_trio.logic.thread.record import turns_of
+from roder_trio.logic.thread.state import ThreadState, fold_snapshot
+from roder_trio.logic.usage import Ledger, ThreadTotals
+from roder_trio.schema import command as c
+from roder_trio.schema.config import RuntimeConfig
+from roder_trio.schema.event import Event, EventEnvelope, UsageRecorded
+from roder_trio.schema.inference import InferenceCapabilities, InferenceEvent, ModelDescriptor
+from roder_trio.schema.item import ItemEventKind, ThreadItemEvent
+from roder_trio.schema.thread import ExtensionStateRecord, Record, ThreadMetadata, ThreadSnapshot
+from roder_trio.schema.transcript import UserMessage
+from roder_trio.schema.usage import Attempt, Purpose, TokenUsage
+
+AT = datetime(2026, 10, 3, tzinfo=UTC)
+THREAD = "t"
+MODELS = {"m": ModelDescriptor(provider="one", id="m", supported_reasoning=("low", "high"))}
+ENGINES = {
+    "one": EngineFacts(capabilities=InferenceCapabilities.agent(), default_model="m", models=MODELS, target=None),
+    "two": EngineFacts(capabilities=InferenceCapabilities.text_only(), default_model=None, models={}, target=None),
+}
+
+
+def metadata(**fields: Any) -> ThreadMetadata:
+    return ThreadMetadata(thread_id=THREAD, created_at=AT, updated_at=AT, **fields)
+
+
+def envelope(event: Event, turn_id: str | None = "u", seq: int = 1, event_id: str | None = None) -> EventEnvelope:
+    return EventEnvelope(
+        event_id=event_id or f"e{seq}", seq=seq, timestamp=AT, source="thread", thread_id=THREAD, turn_id=turn_id,
+        event=event,
+    )  # fmt: skip
+
+
+def item_event(kind: ItemEventKind, seq: int, turn_id: str = "u", *, checkpoint: bool = False) -> ThreadItemEvent:
+    return ThreadItemEvent(
+        event_id=f"i{seq}", seq=seq, timestamp=AT, thread_id=THREAD, turn_id=turn_id, event=kind, checkpoint=checkpoint
+    )
+
+
+def snapshot_of(base: ThreadMetadata, records: Sequence[Record]) -> ThreadSnapshot:
+    """What a store gives back of these records."""
+    events = [record for record in records if isinstance(record, EventEnvelope)]
+    return ThreadSnapshot(
+        metadata=fold_metadata(base, records),
+        turns=turns_of(THREAD, events),
+        events=events,
+        item_events=[record for record in records if isinstance(record, ThreadItemEvent)],
+        extension_states=[record for record in records if isinstance(record, ExtensionStateRecord)],
+    )
+
+
+def hydrated(records: Sequence[Record], base: ThreadMetadata | None = None) -> tuple[ThreadState, Ledger]:
+    """The state and the ledger that a log gives."""
+    snapshot = snapshot_of(base or metadata(), records)
+    assert snapshot.metadata is not None
+    return fold_snapshot(snapshot, snapshot.metadata)
+
+
+class Desk:
+    """One thread's state and log. `do` decides, commits and performs as the owner of a thread does."""
+
+    def __init__(self, records: Iterable[Record] = (), **facts: Any) -> None:
+        self.base = metadata()
+        self.records: list[Record] = list(records)
+        self.state, ledger = hydrated(self.records)
+        self.live = LiveItems(self.state.numbers)
+        self.totals = ThreadTotals()
+        self.totals.hand_over(ledger)
+        self.slot = Slot()
+        self.cause: str | None = None
+        self.time = 0.0
+        self.given: dict[str, Any] = {"draining": False, "config": RuntimeConfig(), "engines": ENGINES, **facts}
+        self.performed: list[Any] = []
+        self.minted = len(self.records)
+
+    def facts(self, **changes: Any) -> Facts:
+        known = {"now": AT, "time": self.time, "slot": self.slot, "cause": self.cause, "totals": self.totals}
+        return Facts(**{**known, **self.given, **changes})
+
+    def mint(self) -> str:
+        self.minted += 1
+        return f"id{self.minted}"
+
+    def decide(self, payload: Any, **facts: Any) -> Decision:
+        decision = decide(self.state, payload, self.facts(**facts))
+        assert decision is not DEFERRED
+        assert isinstance(decision, Decision)
+        return decision
+
+    def stamp(self, drafts: Iterable[Draft]) -> list[Stamped]:
+        return stamp(self.state, drafts, AT, self.mint, self.live)
+
+    def commit(self, drafts: Iterable[Draft], *, fails: bool = False) -> list[Stamped]:
+        stamped = self.stamp(drafts)
+        if fails:
+            self.live.give_back()
+            return []
+        attached = self.attached
+        self.records += [entry.record for entry in stamped if entry.record is not None]
+        fold_stamped(self.state, stamped)
+        self.live.confirm()
+        if self.attached != attached:
+            self.slot = attrs.evolve(self.slot, attached_at=self.time if self.attached else None)
+        return stamped
+
+    def do(self, payload: Any, *, fails: bool = False, **facts: Any) -> Any:
+        """Carry a request out and return its reply; with `fails` its append fails, and nothing is performed."""
+        decision = self.decide(payload, **facts)
+        self.commit(decision.drafts, fails=fails)
+        if not fails:
+            self.perform(decision.effects)
+        return decision.reply
+
+    def perform(self, effects: Iterable[c.Effect]) -> None:
+        for effect in effects:
+            self.performed.append(effect)
+            match effect:
+                case c.StartJob(plan):
+                    self.slot = Slot(Phase.RUNNING, plan.turn_id, attached_at=self.time if self.attached else None)
+                case c.StartCompaction(plan):
+                    self.slot = Slot(Phase.COMPACTING, plan.turn_id)
+                case c.CancelJob(reason):
+                    self.cause = self.cause or reason
+                    self.slot = attrs.evolve(self.slot, phase=Phase.CLOSING)
+                case c.EndTurn():
+                    self.slot = attrs.evolve(self.slot, phase=Phase.CLOSING)
+                case c.FreeSlot():
+                    self.slot, self.cause = Slot(), None
+
+    @property
+    def attached(self) -> str | None:
+        return None if self.state.open_turn is None else self.state.open_turn.goal_id
+
+    @property
+    def goal(self) -> Any:
+        return read_goal(self.state, self.facts())
+
+    @property
+    def events(self) -> list[Event]:
+        """All stored events, in order."""
+        return [record.event for record in self.records if isinstance(record, EventEnvelope)]
+
+    def since(self, count: int) -> list[Any]:
+        """The events, item events and values stored behind the first `count` records."""
+        return [getattr(record, "event", record) for record in self.records[count:]]
+
+    def start(self, turn_id: str = "u", text: str = "hello", **options: Any) -> Any:
+        message = UserMessage(text)
+        return self.do(c.StartTurn(turn_id=turn_id, message=message, options=c.TurnOptions(**options)))
+
+    def show(self, *events: InferenceEvent) -> list[ItemEventKind]:
+        """Have the live items of the slot's turn take these stream events."""
+        assert self.slot.turn_id is not None
+        return [kind for event in events for kind in self.live.absorb(self.slot.turn_id, event)]
+
+    def use(self, tokens: int, attempt_id: str = "a1", report: int = 1) -> None:
+        """An attempt of the slot's turn, charged to what the turn is attached to, reports its running total."""
+        assert self.slot.turn_id is not None
+        attempt = Attempt(
+            attempt_id=attempt_id, thread_id=THREAD, turn_id=self.slot.turn_id, purpose=Purpose.SAMPLING,
+            provider="one", model="m", goal_id=self.attached,
+        )  # fmt: skip
+        usage = TokenUsage(tokens, 0, tokens)
+        self.totals.open_attempt(attempt)
+        self.totals.observe(attempt_id, usage)
+        record = UsageRecorded(
+            attempt_id=attempt_id, report=report, turn_id=attempt.turn_id, goal_id=attempt.goal_id, usage=usage,
+            purpose=attempt.purpose,
+        )  # fmt: skip
+        self.records.append(envelope(record, attempt.turn_id, 0, f"{attempt_id}:{report}"))
