@@ -26,6 +26,8 @@ class Filter:
     thread_id: str | None = None
     turn_id: str | None = None
     kinds: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    """Kinds that aren't wanted."""
 
     def matches(self, envelope: EventEnvelope) -> bool:
         """Whether the subscriber wants this event."""
@@ -33,10 +35,10 @@ class Filter:
             return False
         if self.turn_id is not None and envelope.turn_id != self.turn_id:
             return False
-        if not self.kinds:
-            return True
         kind = envelope.kind
-        return any(kind == wanted or kind.startswith(wanted + ".") for wanted in self.kinds)
+        if kind in self.without:
+            return False
+        return not self.kinds or any(kind == wanted or kind.startswith(wanted + ".") for wanted in self.kinds)
 
 
 def is_terminal(envelope: EventEnvelope) -> bool:
@@ -58,6 +60,7 @@ class Subscription:
         self._missed = 0
         self._overrun = False
         self._ended = False
+        self._reading = False
         self._wake: trio.Event | None = None
 
     def offer(self, envelope: EventEnvelope) -> None:
@@ -81,21 +84,13 @@ class Subscription:
 
     async def __anext__(self) -> EventEnvelope:
         """Return the next event. Raises SubscriptionOverrun after the last one if the buffer overran."""
-        if self._wake is not None:
+        if self._reading:
             raise trio.BusyResourceError("another task reads this subscription")
-        await trio.lowlevel.checkpoint_if_cancelled()
-        while not self._buffer and not self._missed:
-            if self._overrun:
-                raise SubscriptionOverrun
-            if self._ended:
-                raise StopAsyncIteration
-            self._wake = trio.Event()
-            try:
-                await self._wake.wait()
-            finally:
-                self._wake = None
-        await trio.lowlevel.cancel_shielded_checkpoint()
-        return self.take()
+        self._reading = True
+        try:
+            return await self._read()
+        finally:
+            self._reading = False
 
     def take(self) -> EventEnvelope:
         """Return what stands first; call it only if something does."""
@@ -110,6 +105,30 @@ class Subscription:
     def buffered(self) -> int:
         """How many events wait to be read."""
         return len(self._buffer)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no further event is taken."""
+        return self._ended
+
+    async def _read(self) -> EventEnvelope:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while not self._buffer and not self._missed:
+            if self._overrun:
+                raise SubscriptionOverrun
+            if self._ended:
+                raise StopAsyncIteration
+            await self._wait()
+        envelope = self.take()
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        return envelope
+
+    async def _wait(self) -> None:
+        self._wake = trio.Event()
+        try:
+            await self._wake.wait()
+        finally:
+            self._wake = None
 
     def _make_room(self, terminal: bool) -> bool:
         """Drop the oldest event that isn't terminal; without one, drop the newcomer or end the subscription."""
@@ -173,24 +192,20 @@ class ItemView(Subscription):
         self._kept.appendleft(self._wrap(ItemsReset(items)))
         self._notify()
 
-    async def __anext__(self) -> EventEnvelope:
+    async def _read(self) -> EventEnvelope:
         """Return the next event; a view that fell behind first takes a new snapshot. Cancelling loses nothing."""
-        if self._wake is not None:
-            raise trio.BusyResourceError("another task reads this view")
+        await trio.lowlevel.checkpoint_if_cancelled()
         while True:
             if self._behind and not self._ended:
                 await self._renew(self)
-            if self._kept or self._buffer:
-                await trio.lowlevel.checkpoint()
-                return self._kept.popleft() if self._kept else self._buffer.popleft()
-            await trio.lowlevel.checkpoint_if_cancelled()
-            if self._ended:
+            elif self._kept or self._buffer:
+                envelope = self._kept.popleft() if self._kept else self._buffer.popleft()
+                await trio.lowlevel.cancel_shielded_checkpoint()
+                return envelope
+            elif self._ended:
                 raise StopAsyncIteration
-            self._wake = trio.Event()
-            try:
-                await self._wake.wait()
-            finally:
-                self._wake = None
+            else:
+                await self._wait()
 
     def _fall_behind(self) -> None:
         self._behind = True
@@ -228,11 +243,12 @@ class EventBroadcast:
 
     @contextmanager
     def subscribed(self, filter: Filter, buffer: int = DEFAULT_BUFFER) -> Iterator[Subscription]:
-        """Register a reader while the block is open, from the moment it is entered."""
+        """Register a reader while the block is open, from the moment it is entered; then it gets the rest."""
         subscription = self.subscription(filter, buffer)
         try:
             yield subscription
         finally:
+            subscription.end()
             self.unregister(subscription)
 
     def register(self, subscription: Subscription) -> None:

@@ -71,7 +71,7 @@ class Directory:
             leaving = self._departing.get(thread_id)
             if leaving is not None and leaving.gone is not None:
                 await leaving.gone.wait()
-                self._departing.pop(thread_id, None)
+                self._forget(leaving)
                 continue
             thread = self._threads.get(thread_id)
             if thread is not None:
@@ -93,8 +93,11 @@ class Directory:
         except Exception:
             log.exception("thread %s left memory by an error", thread.thread_id)
         finally:
-            if self._departing.get(thread.thread_id) is thread:
-                del self._departing[thread.thread_id]
+            self._forget(thread)
+
+    def _forget(self, thread: ResidentThread) -> None:
+        if self._departing.get(thread.thread_id) is thread:
+            del self._departing[thread.thread_id]
 
     def _evict_idle(self, but: ResidentThread) -> None:
         for thread in list(self._threads.values()):

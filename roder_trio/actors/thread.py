@@ -36,7 +36,7 @@ from roder_trio.schema.event import (
     ThreadRecovered,
 )
 from roder_trio.schema.inference import EngineTarget, InferenceEvent
-from roder_trio.schema.item import ThreadItem, ThreadItemEvent
+from roder_trio.schema.item import ItemDiscarded, ThreadItem, ThreadItemEvent
 from roder_trio.schema.transcript import ErrorNote
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class ThreadActor:
         self._checkpoint_noted = False
         """The timer will call back."""
         self._checkpoint_posted = False
-        """A `Checkpoint` stands in the mailbox."""
+        """A `Checkpoint` stands in the mailbox or is under way."""
         self._nursery: trio.Nursery
 
     async def run(self, first: Request | None = None) -> None:
@@ -115,35 +115,52 @@ class ThreadActor:
         await self._handle(request)
         while self._retake:
             self._retake = False
+            self._let_waiters_hear_first()
             for _ in range(len(self._home.waiting)):
-                waiting = self._next_waiting()
+                waiting = self._home.waiting.popleft()
                 if not waiting.settled:
                     await self._handle(waiting)
         self._services.lifecycle.notify()
 
-    def _next_waiting(self) -> Request:
-        """Return the waiter that is decided next: who waits for a turn's end learns it before an archive hides it."""
+    def _let_waiters_hear_first(self) -> None:
+        """Who waits for a turn's end learns it before an archive hides the thread."""
         waiting = self._home.waiting
-        waits = next((request for request in waiting if isinstance(request.payload, c.WaitTurn)), None)
-        if waits is None:
-            return waiting.popleft()
-        waiting.remove(waits)
-        return waits
+        ordered = sorted(waiting, key=lambda request: not isinstance(request.payload, c.WaitTurn))
+        waiting.clear()
+        waiting.extend(ordered)
 
     async def _handle(self, request: Request) -> None:
         with request.held():
             try:
                 if isinstance(request.payload, c.Archive):
                     await self._archive(request, request.payload)
-                elif self._state is not None or await self._hydrate():
+                elif isinstance(request.payload, c.Checkpoint) and self._state is None:
+                    request.resolve(None)
+                elif await self._found():
                     await self._decide(request)
                 else:
                     request.resolve(answer_of_no_thread(self._home.thread_id, request.payload))
             except AppendOutcomeUnknown as error:
                 request.reject(error)
-                raise
+                if self._state is not None:
+                    raise
             except RoderTrioError as error:
                 request.reject(error)
+
+    async def _found(self) -> bool:
+        """Read the log if that wasn't done; False if there is no such thread. A failed load is told to all who wait."""
+        if self._state is not None:
+            return True
+        try:
+            return await self._hydrate()
+        except StorageError as error:
+            while (waiting := self._home.mailbox.take_nowait()) is not None:
+                if isinstance(waiting.payload, c.Archive):
+                    self._defer(waiting)
+                    self._retake = True
+                else:
+                    waiting.reject(error)
+            raise
 
     def _defer(self, request: Request) -> None:
         request.in_hand = False
@@ -158,8 +175,17 @@ class ThreadActor:
                 request.resolve(self._begin_direct(payload))
             case c.WaitCompaction():
                 self._answer_compaction(request, payload)
+            case c.ItemExists(turn_id, item_id) if (turn_id, item_id) in self._open_items:
+                request.resolve(True)
+            case c.Checkpoint():
+                stored = False
+                try:
+                    await self._carry_out(request, payload, decide(state, payload, self._facts()))
+                    stored = True
+                finally:
+                    self._checkpoint_posted = False
+                    self._watch_open_text(at_once=stored)
             case _:
-                self._checkpoint_posted = self._checkpoint_posted and not isinstance(payload, c.Checkpoint)
                 await self._carry_out(request, payload, decide(state, payload, self._facts()))
 
     async def _carry_out(self, request: Request, payload: Any, decision: Any) -> None:
@@ -226,9 +252,10 @@ class ThreadActor:
             if isinstance(record, EventEnvelope):
                 broadcast.publish(record)
             elif isinstance(record, ThreadItemEvent) and not record.checkpoint:
-                broadcast.publish(_wrapped(record, "thread"))
+                broadcast.publish(_wrapped(record, "turn" if isinstance(record.event, ItemDiscarded) else "host"))
+            source = record.source if isinstance(record, EventEnvelope) else "turn"
             for derived in entry.derived:
-                broadcast.publish(_wrapped(derived, "turn"))
+                broadcast.publish(_wrapped(derived, source))
 
     # -- effects -----------------------------------------------------------------------------------------------------
 
@@ -351,11 +378,7 @@ class ThreadActor:
         if self._services.broadcast.wants(self._home.thread_id):
             for kind in kinds:
                 self._services.broadcast.publish(self._live_item(turn_id, kind))
-        if live.checkpoint_due:
-            self._ask_checkpoint()
-        elif not self._checkpoint_noted and live.has_unsaved_text:
-            self._checkpoint_noted = True
-            self._services.checkpoints.note(self._checkpoint_fell_due)
+        self._watch_open_text()
 
     def _live_item(self, turn_id: str, kind: Any) -> EventEnvelope:
         event = ThreadItemEvent(
@@ -363,9 +386,19 @@ class ThreadActor:
         )
         return _wrapped(event, "engine")
 
+    def _watch_open_text(self, *, at_once: bool = True) -> None:
+        """Have open text stored: at once if it is much (but not behind a failure), else when its time comes."""
+        live = self._open_items
+        if at_once and live.checkpoint_due:
+            self._ask_checkpoint()
+        if not self._checkpoint_noted and live.has_unsaved_text:
+            self._checkpoint_noted = True
+            self._services.checkpoints.note(self._checkpoint_fell_due)
+
     def _checkpoint_fell_due(self) -> None:
         self._checkpoint_noted = False
-        if self._live is not None and self._live.has_unsaved_text:
+        has_left = self._live is None or self._nursery.cancel_scope.cancel_called
+        if not has_left and self._open_items.has_unsaved_text:
             self._ask_checkpoint()
 
     def _ask_checkpoint(self) -> None:
@@ -388,6 +421,8 @@ class ThreadActor:
         totals.begin_load()
         snapshot = await services.store.load_thread(thread_id)
         if snapshot is None or snapshot.metadata is None:
+            if self._recovers:
+                services.broadcast.end_views(thread_id)
             return False
         state, ledger = fold_snapshot(snapshot, snapshot.metadata)
         totals.hand_over(ledger)
@@ -403,19 +438,19 @@ class ThreadActor:
             services.publish_live(StorageRepaired(tuple(snapshot.repairs)), thread_id, None, "runtime")
         if open_turn is not None:
             services.publish_live(ThreadRecovered((open_turn.turn_id,)), thread_id, None, "runtime")
+        if self._recovers:
+            self._recovers = False
+            services.broadcast.reset_views(thread_id, self.items())
         return True
 
     async def _recover(self) -> None:
         """Read the log at once after a crash, so that its turn is closed and views are in step again."""
         try:
-            found = await self._hydrate()
+            await self._hydrate()
         except StorageError:
             log.exception(
                 "thread %s could not be read after a crash; its next request tries again", self._home.thread_id
             )
-            return
-        if found:
-            self._services.broadcast.reset_views(self._home.thread_id, self.items())
 
     async def _archive(self, request: Request, payload: c.Archive) -> None:
         """Archive the thread or delete it, once no job is left in it; nothing resurrects it."""

@@ -33,7 +33,7 @@ def persist_item(state: ThreadState, command: PersistItem, facts: Facts) -> Deci
     """Append a host's item; the index is that of the turn's next item."""
     entry = state.turns.get(command.turn_id)
     index = 0 if entry is None else entry.count
-    return Decision((AppendItem(command.turn_id, command.item),), reply=index)
+    return Decision((AppendItem(command.turn_id, command.item, source="host"),), reply=index)
 
 
 def record_item_event(state: ThreadState, command: RecordItemEvent, facts: Facts) -> Decision:
