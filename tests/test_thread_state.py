@@ -1,24 +1,15 @@
-"""A thread's state is the fold of its log: live, and when the log is read again."""
+"""A thread's state is the fold of its log: what each event does, and how a log is read and written."""
 
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from roder_trio.errors import CommandRefused
 from roder_trio.logic.item import derive
-from roder_trio.logic.live import FIRST_CHECKPOINT
 from roder_trio.logic.thread.draft import AppendItem, DiscardOpen, Emit, RecordItem, SaveOpenText, StoreState
-from roder_trio.logic.thread.facts import Phase
 from roder_trio.logic.thread.recovery import close_open_work
 from roder_trio.logic.thread.state import OpenTurn, ThreadState, TurnEntry, fold_snapshot
-from roder_trio.logic.turn import Step
-from roder_trio.schema import command as c
-from roder_trio.schema import inference, item
+from roder_trio.schema import inference
 from roder_trio.schema.event import (
-    TERMINAL_EVENTS,
     ContextCompactionCancelled,
     ContextCompactionFailed,
     ContextCompactionRecorded,
@@ -35,9 +26,8 @@ from roder_trio.schema.event import (
     TurnInterrupted,
     TurnStarted,
     Unknown,
-    UsageRecorded,
 )
-from roder_trio.schema.goal import Goal, GoalCause, GoalPatch, GoalStatus
+from roder_trio.schema.goal import Goal, GoalCause, GoalStatus
 from roder_trio.schema.item import (
     AgentMessage,
     AgentMessageText,
@@ -59,11 +49,21 @@ from roder_trio.schema.transcript import (
     UserMessage,
 )
 from roder_trio.schema.usage import TokenUsage
-from tests.test_turn_step import stream_events
-from tests.thread_support import AT, THREAD, Desk, envelope, hydrated, item_event, metadata
+from tests.thread_support import (
+    ANSWER,
+    AT,
+    CALL,
+    RESULT,
+    THREAD,
+    USER,
+    Desk,
+    envelope,
+    hydrated,
+    item_event,
+    metadata,
+    parts,
+)
 
-USER, ANSWER = UserMessage("hello"), AssistantMessage("hi")
-CALL, RESULT = ToolCall("c1", "look", "{}"), ToolResult("c1", "look", "seen")
 STARTED = TurnStarted("one", "m")
 
 
@@ -83,28 +83,6 @@ def log(*events: Any) -> list[EventEnvelope]:
 
 def fold(*events: Any) -> ThreadState:
     return hydrated(log(*events))[0]
-
-
-def parts(state: ThreadState) -> dict[str, Any]:
-    """All that two states of one thread must agree on, in a form that compares."""
-    turn_ids = [*state.turns, "bare"]
-    item_ids = {shown.id for shown in state.items.items()} | {f"{turn_id}-user" for turn_id in turn_ids}
-    chosen = ("provider", "model", "reasoning", "tool_allowlist", "developer_instructions", "labels", "workspace")
-    return {
-        **{name: getattr(state.metadata, name) for name in chosen},
-        "numbers": (state.next_seq, state.next_item_seq),
-        "turns": state.turns,
-        "log": (state.history, state.history.boundaries),
-        "windows": (state.history.window(), state.history.request(), state.history.sums(), state.history.baseline()),
-        "known": {(turn_id, id): state.numbers.knows(turn_id, id) for turn_id in turn_ids for id in item_ids},
-        "items": state.items.items(),
-        "open": state.open_turn,
-        "last": (state.last_turn_id, state.last_model),
-        "compactions": list(state.compactions.items()),
-        "checkpoints": list(state.checkpoints.items()),
-        "goal": (state.goal, state.opening_tokens, state.opening_time, state.goal_time),
-        "extensions": state.extensions,
-    }
 
 
 # -- what each event does ----------------------------------------------------------------------------------------------
@@ -451,280 +429,3 @@ def test_a_failed_append_has_moved_nothing_but_taken_ids():
     desk.commit([value])
     assert desk.state.extensions == {("x", "k"): value.record}
     assert parts(hydrated(desk.records)[0]) == parts(desk.state)
-
-
-# -- the law -----------------------------------------------------------------------------------------------------------
-
-turn_ids = st.sampled_from(["bare", "u1", "u2", "u3"])
-words = st.sampled_from(["a", "b c", " ", "é"])
-items_of_hosts = st.one_of(
-    st.builds(UserMessage, words),
-    st.builds(AssistantMessage, words, st.sampled_from([None, "plan"])),
-    st.sampled_from([CALL, RESULT, ErrorNote("x"), ProviderMetadata({"a": 1})]),
-    st.just(ProviderMetadata({"output": [{"type": "compaction", "id": "k", "encrypted_content": "x"}]})),
-)
-kinds_of_hosts = st.one_of(
-    st.builds(ItemStarted, st.builds(AgentMessage, st.sampled_from(["h1", "u1-message-2"]), words)),
-    st.builds(ItemCompleted, st.builds(item.Raw, st.sampled_from(["h1", "h2"]), st.integers())),
-    st.builds(ItemDelta, st.sampled_from(["h1", "h2"]), st.builds(AgentMessageText, words)),
-)
-patches = st.builds(
-    GoalPatch,
-    objective=st.sampled_from([None, "x", "y"]),
-    status=st.sampled_from([None, "active", "paused", "complete"]),
-    token_budget=st.sampled_from([None, 10, 30]),
-)
-changes = st.builds(ThreadMetadataChanged, provider=st.sampled_from(["one", None]), labels=st.just({"a": "b"}))
-models = st.sampled_from(["m", "n"])
-seldom = st.sampled_from([False] * 7 + [True])
-of_hosts = st.one_of(
-    patches,
-    st.just(c.ClearGoal()),
-    st.builds(c.PersistItem, turn_ids, items_of_hosts),
-    st.builds(c.RecordItemEvent, turn_ids, st.just(AT), kinds_of_hosts),
-    st.builds(c.UpdateThread, changes),
-    st.builds(c.SetState, words, st.just("host"), st.sampled_from("ab"), st.integers(), st.just(1)),
-)
-
-
-class FoldIsLive(RuleBasedStateMachine):
-    """Random commands and reports, some of whose appends fail; the log, read again, gives the live state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.desk = Desk()
-        self.step = Step("one")
-        self.count = 0
-
-    def fresh(self, name: str) -> str:
-        self.count += 1
-        return f"{name}{self.count}"
-
-    def do(self, payload: Any, fails: bool) -> Any:
-        """Carry a request out. A failed append changes nothing that the log holds; a refusal changes nothing."""
-        desk = self.desk
-        before, log_before = parts(desk.state), len(desk.records)
-        shown = list(desk.live)
-        try:
-            reply = desk.do(payload, fails=fails)
-        except CommandRefused:
-            fails, reply = True, None
-        if fails:
-            assert parts(desk.state) == before
-            assert (len(desk.records), list(desk.live)) == (log_before, shown)
-        self.check_one_terminal(log_before)
-        return reply
-
-    def check_one_terminal(self, since: int) -> None:
-        ends = [event for event in self.desk.since(since) if isinstance(event, TERMINAL_EVENTS)]
-        assert len(ends) <= 1
-        assert not ends or self.desk.since(since)[-1] == ends[0]
-
-    @property
-    def turn_id(self) -> str:
-        assert self.desk.slot.turn_id is not None
-        return self.desk.slot.turn_id
-
-    def is_open(self) -> bool:
-        return self.desk.state.open_turn is not None
-
-    # -- commands ------------------------------------------------------------------------------------------------------
-
-    @initialize(patch=patches, fails=seldom)
-    def begin(self, patch: GoalPatch, fails: bool) -> None:
-        self.do(c.SetGoal(self.fresh("g"), patch), fails)
-        self.start("turn", "hello", "m", fails)
-
-    @precondition(lambda self: self.desk.slot.phase is Phase.IDLE)
-    @rule(what=st.sampled_from(["turn", "turn", "turn", "compaction"]), text=words, model=models, fails=seldom)
-    def start(self, what: str, text: str, model: str, fails: bool) -> None:
-        if what == "compaction":
-            self.do(c.Compact(self.fresh("k"), None), False)
-            return
-        message, options = UserMessage(f"{text}."), c.TurnOptions(model=model)
-        self.do(c.StartTurn(turn_id=self.fresh("u"), message=message, options=options), fails)
-        self.step = Step("one")
-
-    @precondition(is_open)
-    @rule(text=words, stops=seldom, fails=seldom)
-    def disturb(self, text: str, stops: bool, fails: bool) -> None:
-        if stops:
-            self.do(c.Interrupt(self.turn_id, "user"), False)
-        else:
-            self.do(c.Steer(self.turn_id, self.fresh("s"), UserMessage(text)), fails)
-
-    @rule(payload=of_hosts, fails=seldom, seconds=st.integers(0, 3))
-    def host(self, payload: Any, fails: bool, seconds: int) -> None:
-        self.desk.time += seconds
-        if isinstance(payload, GoalPatch):
-            payload = c.SetGoal(self.fresh("g"), payload)
-        reply = self.do(payload, fails)
-        if isinstance(payload, c.SetGoal) and not fails and reply is not None:
-            assert reply == self.desk.goal
-        if isinstance(payload, c.PersistItem):
-            latest = self.do(c.LatestIndex(payload.turn_id), False)
-            assert latest == (reply if not fails else reply - 1 if reply else None)
-
-    # -- the job -------------------------------------------------------------------------------------------------------
-
-    @precondition(is_open)
-    @rule(events=st.lists(stream_events, min_size=1, max_size=6), tokens=st.integers(0, 12), fails=seldom)
-    def stream(self, events: list[Any], tokens: int, fails: bool) -> None:
-        if tokens:
-            attempt = self.fresh("a")
-            self.desk.use(tokens, attempt)
-            self.desk.use(tokens + 1, attempt, report=2)
-        for event in events:
-            done = self.step.absorb(event)
-            if done:
-                self.do(c.ItemsDone(self.turn_id, done), fails)
-            self.desk.show(event)
-
-    @precondition(lambda self: self.desk.live.has_unsaved_text)
-    @rule(fails=seldom)
-    def checkpoint(self, fails: bool) -> None:
-        self.do(c.Checkpoint(), fails)
-
-    @precondition(is_open)
-    @rule(answered=st.booleans(), fails=seldom)
-    def step_with_calls(self, answered: bool, fails: bool) -> None:
-        calls = tuple(self.step.calls.values())
-        self.do(c.StepEnded(self.turn_id, self.step.final_items()), fails)
-        self.step = Step("one")
-        if answered and not fails:
-            results = tuple(ToolResult(call.id, call.name, "done") for call in calls)
-            self.do(c.ToolResultsDone(self.turn_id, results), False)
-
-    @precondition(is_open)
-    @rule(preempted=st.booleans(), fails=seldom)
-    def step_without_calls(self, preempted: bool, fails: bool) -> None:
-        turn = self.desk.state.open_turn
-        assert turn is not None
-        goes_on = fails or self.desk.cause is not None or bool(turn.steers)
-        if preempted:
-            self.do(c.StepEnded(self.turn_id, self.step.unfinished()), fails)
-            self.do(c.TakeSteers(self.turn_id), fails)
-        elif not self.step.calls:
-            self.do(c.FinalStep(self.turn_id, self.step.final_items(), "stop"), fails)
-            assert self.is_open() == goes_on
-        self.step = Step("one")
-
-    @precondition(lambda self: self.desk.slot.turn_id is not None)
-    @rule(how=st.sampled_from(["failed", "interrupted", "nothing"]), early=seldom, leaves=st.booleans(), fails=seldom)
-    def job_ended(self, how: str, early: bool, leaves: bool, fails: bool) -> None:
-        was_open, turn_id = self.is_open(), self.turn_id
-        if was_open and not early and self.desk.cause is None:
-            return
-        items = (*self.step.calls.values(), *self.step.unfinished()) if leaves else ()
-        outcome: c.JobOutcome = {
-            "failed": c.Failed("it broke", "internal", items),
-            "interrupted": c.Interrupted(self.desk.cause or "user", items),
-            "nothing": c.Finished(),
-        }[how]
-        ends = self.terminals()
-        self.do(c.JobEnded(turn_id, outcome), fails)
-        if fails:
-            return
-        assert (self.is_open(), self.desk.slot.phase) == (False, Phase.IDLE)
-        assert self.terminals() == ends + was_open
-        assert not [shown for shown in self.desk.live if shown.id.startswith(f"{turn_id}-")]
-        assert turn_id not in self.desk.state.compactions.values()
-        stored = len(self.desk.records)
-        for late in (c.TakeSteers(turn_id), c.StepEnded(turn_id, (ANSWER,)), c.JobEnded(turn_id, outcome)):
-            self.do(late, False)
-        assert len(self.desk.records) == stored
-
-    def terminals(self) -> int:
-        return sum(isinstance(event, TERMINAL_EVENTS) for event in self.desk.events)
-
-    @precondition(lambda self: self.desk.slot.turn_id is not None)
-    @rule(ends=st.sampled_from(["never", "failed", "committed", "stale"]), fails=seldom)
-    def compact(self, ends: str, fails: bool) -> None:
-        id, turn_id = self.fresh("k"), self.turn_id
-        self.do(c.RecordCompaction(turn_id, ContextCompactionStarted(id, "auto", 1, 1)), False)
-        if ends == "failed":
-            self.do(c.RecordCompaction(turn_id, ContextCompactionFailed(id, "x", "protocol")), fails)
-        elif ends != "never":
-            boundary = ProviderMetadata({"output": [{"type": "compaction", "id": id, "encrypted_content": "x"}]})
-            base = len(self.desk.state.history) - (ends == "stale")
-            commit = c.CommitCompaction(
-                turn_id=turn_id, compaction_id=id, base=base, item=boundary, strategy="native", duration=1.0
-            )
-            self.do(commit, fails)
-
-    # -- the law -------------------------------------------------------------------------------------------------------
-
-    @rule(happens=seldom)
-    def crash(self, happens: bool) -> None:
-        """The log is read again, and what was open is closed once."""
-        if not happens:
-            return
-        state, ledger = hydrated(self.desk.records)
-        opened = state.open_turn
-        desk = Desk(self.desk.records)
-        desk.minted = self.desk.minted
-        desk.commit(close_open_work(desk.state, ledger, desk.facts()))
-        assert (desk.state.open_turn, desk.state.compactions) == (None, {})
-        if opened is not None:
-            assert opened.turn_id not in desk.state.checkpoints.values()
-            end = desk.events[-1]
-            assert isinstance(end, TurnInterrupted)
-            assert (end.reason, end.undelivered_steers) == ("runtime_restart", tuple(opened.steers))
-        again = Desk(desk.records)
-        assert close_open_work(again.state, hydrated(desk.records)[1], again.facts()) == ()
-        self.desk, self.step = desk, Step("one")
-
-    @invariant()
-    def the_log_gives_the_state(self) -> None:
-        state, ledger = hydrated(self.desk.records)
-        assert parts(state) == parts(self.desk.state)
-        read = Desk(self.desk.records)
-        read.slot, read.time = self.desk.slot, self.desk.time
-        assert read.goal == self.desk.goal
-        assert ledger.thread == self.desk.totals.thread
-
-    @invariant()
-    def numbers_have_no_gap(self) -> None:
-        records = self.desk.records
-        events = [found for found in records if isinstance(found, EventEnvelope)]
-        seqs = [found.seq for found in events if not isinstance(found.event, UsageRecorded)]
-        assert seqs == list(range(1, self.desk.state.next_seq))
-        stored = [found.seq for found in records if isinstance(found, ThreadItemEvent)]
-        derived = [event.seq for found in events for event in derive(found)]
-        assert sorted(stored + derived) == list(range(1, self.desk.state.next_item_seq))
-        indices: dict[str | None, int] = {}
-        for found in events:
-            if isinstance(found.event, TranscriptItemAppended):
-                assert found.event.index == indices.get(found.turn_id, 0)
-                indices[found.turn_id] = found.event.index + 1
-
-    @invariant()
-    def item_ids_are_given_once(self) -> None:
-        given = [event.event.item_id for found in self.desk.records if isinstance(found, EventEnvelope)
-                 for event in derive(found) if isinstance(event.event, ItemCompleted)]  # fmt: skip
-        numbered = [id for id in given if "-tool-" not in id]
-        assert len(numbered) == len(set(numbered))
-
-
-TestFoldIsLive = FoldIsLive.TestCase
-TestFoldIsLive.settings = settings(max_examples=40, stateful_step_count=30)
-
-
-@given(st.lists(st.sampled_from(["x" * FIRST_CHECKPOINT, "y", " "]), min_size=1, max_size=6))
-@settings(max_examples=50)
-def test_what_checkpoints_hold_at_a_crash_becomes_the_history(parts_said):
-    desk = Desk()
-    desk.start()
-    for text in parts_said:
-        desk.show(inference.MessageDelta(text))
-        desk.do(c.Checkpoint())
-    text = "".join(parts_said)
-    state, ledger = hydrated(desk.records)
-    again = Desk(desk.records)
-    again.commit(close_open_work(state, ledger, again.facts()))
-    expected = [AssistantMessage(text, interrupted=True)] if text.strip() else []
-    assert again.state.history.items == [USER, *expected]
-    shown = [found for found in again.state.items.items() if isinstance(found, AgentMessage)]
-    assert [(found.id, found.text, found.status) for found in shown] == [
-        ("u-message", text, ItemStatus.INTERRUPTED) for _ in expected
-    ]

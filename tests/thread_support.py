@@ -9,9 +9,10 @@ from typing import Any
 
 import attrs
 
+from roder_trio.errors import CommandRefused
 from roder_trio.logic.live import LiveItems
 from roder_trio.logic.thread.decide import decide
-from roder_trio.logic.thread.draft import Draft, Stamped, fold_stamped, stamp
+from roder_trio.logic.thread.draft import AppendItem, Draft, Stamped, fold_stamped, stamp
 from roder_trio.logic.thread.facts import DEFERRED, Decision, EngineFacts, Facts, Phase, Slot
 from roder_trio.logic.thread.goals import read_goal
 from roder_trio.logic.thread.metadata import fold_metadata
@@ -19,12 +20,22 @@ from roder_trio.logic.thread.record import turns_of
 from roder_trio.logic.thread.state import ThreadState, fold_snapshot
 from roder_trio.logic.usage import Ledger, ThreadTotals
 from roder_trio.schema import command as c
+from roder_trio.schema import inference
 from roder_trio.schema.config import RuntimeConfig
-from roder_trio.schema.event import Event, EventEnvelope, UsageRecorded
+from roder_trio.schema.event import ContextCompactionStarted, Event, EventEnvelope, SteerAccepted, UsageRecorded
+from roder_trio.schema.goal import GoalPatch
 from roder_trio.schema.inference import InferenceCapabilities, InferenceEvent, ModelDescriptor
 from roder_trio.schema.item import ItemEventKind, ThreadItemEvent
 from roder_trio.schema.thread import ExtensionStateRecord, Record, ThreadMetadata, ThreadSnapshot
-from roder_trio.schema.transcript import UserMessage
+from roder_trio.schema.transcript import (
+    AssistantMessage,
+    Image,
+    ProviderMetadata,
+    ReasoningSummary,
+    ToolCall,
+    ToolResult,
+    UserMessage,
+)
 from roder_trio.schema.usage import Attempt, Purpose, TokenUsage
 
 AT = datetime(2026, 10, 3, tzinfo=UTC)
@@ -184,3 +195,98 @@ class Desk:
             purpose=attempt.purpose,
         )  # fmt: skip
         self.records.append(envelope(record, attempt.turn_id, 0, f"{attempt_id}:{report}"))
+
+
+# -- scenes ------------------------------------------------------------------------------------------------------------
+
+USER, ANSWER = UserMessage("hello"), AssistantMessage("hi")
+CALL, RESULT = ToolCall("c1", "look", "{}"), ToolResult("c1", "look", "seen")
+BOUNDARY = ProviderMetadata({"output": [{"type": "compaction", "id": "k", "encrypted_content": "x"}]})
+BEGUN = ContextCompactionStarted("k", "auto", 1, 1)
+
+
+def start(turn_id: str = "u", text: str = "hello", images: tuple[Image, ...] = (), **options: Any) -> c.StartTurn:
+    return c.StartTurn(turn_id=turn_id, message=UserMessage(text, images), options=c.TurnOptions(**options))
+
+
+def commit(desk: Desk, id: str = "k", base: int | None = None) -> c.CommitCompaction:
+    return c.CommitCompaction(
+        turn_id="u", compaction_id=id, base=len(desk.state.history) if base is None else base, item=BOUNDARY,
+        strategy="native", duration=2.0,
+    )  # fmt: skip
+
+
+def in_phase(name: str) -> Desk:
+    """A thread whose slot is in a phase; apart from idle and compacting it has turn u."""
+    desk = Desk()
+    if name == "compacting":
+        desk.do(c.Compact("k", None))
+    elif name != "idle":
+        desk.start()
+    match name:
+        case "finishing":
+            desk.slot = attrs.evolve(desk.slot, phase=Phase.FINISHING)
+        case "told to stop":
+            desk.cause = "user"
+        case "interrupted":
+            desk.do(c.Interrupt("u", "user"))
+        case "ended":
+            desk.do(c.FinalStep("u", (ANSWER,), "stop"))
+    return desk
+
+
+PHASES = ("idle", "running", "told to stop", "finishing", "interrupted", "ended", "compacting")
+
+
+def answer(desk: Desk, payload: Any) -> Any:
+    """The class of a refusal, or what was decided."""
+    try:
+        return decide(desk.state, payload, desk.facts())
+    except CommandRefused as refusal:
+        return type(refusal)
+
+
+def live(*items: Any) -> tuple[AppendItem, ...]:
+    return tuple(AppendItem("u", item, live=True) for item in items)
+
+
+def laden() -> Desk:
+    """A turn with an open call, an open compaction, open live items, a steer and a goal it has worked on for 3 s."""
+    desk = Desk()
+    desk.do(c.SetGoal("g", GoalPatch("x")))
+    desk.start()
+    desk.do(c.StepEnded("u", (ToolCall("c0", "look", "{}"),)))
+    desk.do(c.RecordCompaction("u", BEGUN))
+    desk.do(c.Steer("u", "s", UserMessage("more")))
+    desk.show(inference.MessageDelta("so far"), inference.HostedToolCallStarted("h", "search"))
+    desk.do(c.Checkpoint())
+    desk.use(9)
+    desk.time += 3
+    return desk
+
+
+LEFT = (ReasoningSummary("r"), CALL, AssistantMessage("so far", interrupted=True))
+STEER = SteerAccepted("s", UserMessage("more"))
+USED = TokenUsage(9, 0, 9)
+
+
+def parts(state: ThreadState) -> dict[str, Any]:
+    """All that two states of one thread must agree on, in a form that compares."""
+    turn_ids = [*state.turns, "bare"]
+    item_ids = {shown.id for shown in state.items.items()} | {f"{turn_id}-user" for turn_id in turn_ids}
+    chosen = ("provider", "model", "reasoning", "tool_allowlist", "developer_instructions", "labels", "workspace")
+    return {
+        **{name: getattr(state.metadata, name) for name in chosen},
+        "numbers": (state.next_seq, state.next_item_seq),
+        "turns": state.turns,
+        "log": (state.history, state.history.boundaries),
+        "windows": (state.history.window(), state.history.request(), state.history.sums(), state.history.baseline()),
+        "known": {(turn_id, id): state.numbers.knows(turn_id, id) for turn_id in turn_ids for id in item_ids},
+        "items": state.items.items(),
+        "open": state.open_turn,
+        "last": (state.last_turn_id, state.last_model),
+        "compactions": list(state.compactions.items()),
+        "checkpoints": list(state.checkpoints.items()),
+        "goal": (state.goal, state.opening_tokens, state.opening_time, state.goal_time),
+        "extensions": state.extensions,
+    }
