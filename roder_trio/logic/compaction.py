@@ -16,7 +16,7 @@ from roder_trio.logic.boundary import is_boundary
 from roder_trio.logic.estimate import estimate, measure, size
 from roder_trio.schema import inference
 from roder_trio.schema.inference import EngineTarget, ModelDescriptor
-from roder_trio.schema.transcript import ContextCompaction, ProviderMetadata, TranscriptItem
+from roder_trio.schema.transcript import ContextCompaction, ProviderMetadata, ToolCall, ToolResult, TranscriptItem
 
 __all__ = [
     "Commit",
@@ -38,6 +38,7 @@ __all__ = [
     "counts_for",
     "decide",
     "estimate",
+    "has_open_call",
     "in_band_boundary",
     "is_boundary",
     "limits",
@@ -105,6 +106,19 @@ def trim_to_last_boundary(items: Sequence[TranscriptItem], target: EngineTarget 
         if counts_for(items[position], target):
             return [items[position], *retained_before(items, position), *items[position + 1 :]]
     return list(items)
+
+
+def has_open_call(items: Sequence[TranscriptItem]) -> bool:
+    """Say if a call behind the last boundary has no result yet; a cut would separate the two."""
+    answered: set[str] = set()
+    for item in reversed(items):
+        if is_boundary(item):
+            return False
+        if isinstance(item, ToolResult):
+            answered.add(item.id)
+        elif isinstance(item, ToolCall) and item.id not in answered:
+            return True
+    return False
 
 
 def in_band_boundary(item: Mapping[str, Any], provider: str) -> ProviderMetadata:

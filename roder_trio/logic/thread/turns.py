@@ -8,6 +8,8 @@ from decimal import Decimal
 from typing import assert_never
 
 from roder_trio.errors import NoActiveTurn, StaleWindow, SteerQueueFull, UnknownTurn
+from roder_trio.logic.boundary import is_boundary
+from roder_trio.logic.compaction import compaction_items, has_open_call
 from roder_trio.logic.estimate import estimate
 from roder_trio.logic.thread.draft import AppendItem, DiscardOpen, Draft, Emit
 from roder_trio.logic.thread.facts import DEFERRED, VIEW, Decision, Deferred, Facts, Phase
@@ -46,7 +48,7 @@ from roder_trio.schema.event import (
     TurnInterrupted,
     TurnInterruptRequested,
 )
-from roder_trio.schema.transcript import ErrorNote, ToolCall, ToolResult, TranscriptItem
+from roder_trio.schema.transcript import ErrorNote, ProviderMetadata, ToolCall, ToolResult, TranscriptItem
 from roder_trio.schema.turn import TurnOutcome
 from roder_trio.schema.usage import TokenUsage
 
@@ -150,13 +152,10 @@ def commit_compaction(state: ThreadState, report: CommitCompaction, facts: Facts
     """Store a boundary. Raises StaleWindow if the log grew meanwhile, a call is open, or the compaction has ended."""
     if report.compaction_id not in state.compactions:
         raise StaleWindow
-    if len(state.history) != report.base or (state.open_turn is not None and state.open_turn.calls):
+    if len(state.history) != report.base or has_open_call(state.history.items):
         raise StaleWindow
-    recorded = ContextCompactionRecorded(
-        report.compaction_id, report.strategy, 1, estimate([report.item]), report.duration
-    )
-    drafts = (AppendItem(report.turn_id, report.item), Emit(recorded, report.turn_id))
-    return Decision(drafts, reply=VIEW)
+    recorded = _recorded(report.compaction_id, report.strategy, report.item, report.duration)
+    return Decision((AppendItem(report.turn_id, report.item), Emit(recorded, report.turn_id)), reply=VIEW)
 
 
 def job_ended(state: ThreadState, report: JobEnded, facts: Facts) -> Decision:
@@ -218,7 +217,24 @@ def undelivered(state: ThreadState) -> tuple[SteerAccepted, ...]:
 
 
 def _appended(turn_id: str, items: Iterable[TranscriptItem]) -> tuple[Draft, ...]:
-    return tuple(AppendItem(turn_id, item, live=True) for item in items)
+    drafts: list[Draft] = []
+    for item in items:
+        drafts.append(AppendItem(turn_id, item, live=True))
+        if isinstance(item, ProviderMetadata) and is_boundary(item):
+            drafts.append(Emit(_recorded(_in_band_id(turn_id, item), "in_band", item, 0.0), turn_id))
+    return tuple(drafts)
+
+
+def _recorded(
+    compaction_id: str, strategy: str, boundary: TranscriptItem, duration: float
+) -> ContextCompactionRecorded:
+    return ContextCompactionRecorded(compaction_id, strategy, 1, estimate([boundary]), duration)
+
+
+def _in_band_id(turn_id: str, boundary: ProviderMetadata) -> str:
+    """Name a compaction that the provider made by itself: as it did, else after the turn."""
+    name = compaction_items(boundary.payload)[0].get("id")
+    return name if isinstance(name, str) and name else f"in-band-{turn_id}"
 
 
 def _steers(state: ThreadState, facts: Facts) -> tuple[Draft, ...]:
