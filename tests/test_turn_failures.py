@@ -319,7 +319,7 @@ async def test_an_engine_that_asks_for_everything_again_cannot_hide_a_failure_in
             assert (outcome.status, outcome.usage) == ("interrupted", rt.TokenUsage(total, 0, total))
 
 
-@pytest.mark.parametrize("event", [say(5), inference.ReasoningDelta([]), inference.ProviderMetadata(None)])  # type: ignore[arg-type]
+@pytest.mark.parametrize("event", [say(5), inference.ReasoningDelta([1]), inference.ProviderMetadata(None)])  # type: ignore[arg-type]
 async def test_an_event_that_holds_nonsense_ends_the_turn_and_leaves_the_stream_in_order(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, event: Any
 ) -> None:
