@@ -119,6 +119,21 @@ class CompactionEngine(CountingEngine):
         return self.play([*events, boundary, inference.Completed("stop")])
 
 
+class TwoRounds(CompactionEngine):
+    """Says much and stalls; told more, it must compact before it says the rest."""
+
+    def __init__(self) -> None:
+        super().__init__(interrupt=False)
+
+    def stream_turn(self, context: Any, request: Any) -> Any:
+        first = self.sampling_calls == 0
+        self.sampling_calls += 1
+        usage = inference.Usage(normal_usage(first))
+        if first:
+            return self.play([usage, inference.MessageDelta("evidence " * 2_000)], stalls=True)
+        return self.play([usage, inference.MessageDelta("done"), inference.Completed("stop")])
+
+
 class Ending(Enum):
     """How a compaction ends after it staged a candidate and reported its usage."""
 

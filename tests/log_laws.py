@@ -4,8 +4,14 @@ from collections.abc import Iterable, Sequence
 
 import roder_trio as rt
 from roder_trio import compaction, events, goals, transcript
-from roder_trio.schema.event import TERMINAL_EVENTS, ContextCompactionCancelled, ContextCompactionFailed
-from roder_trio.schema.event import ContextCompactionRecorded, ContextCompactionStarted, UsageRecorded
+from roder_trio.schema.event import (
+    TERMINAL_EVENTS,
+    ContextCompactionCancelled,
+    ContextCompactionFailed,
+    ContextCompactionRecorded,
+    ContextCompactionStarted,
+    UsageRecorded,
+)
 from roder_trio.schema.transcript import TranscriptItem
 
 ZERO = rt.TokenUsage(0, 0, 0)

@@ -1,10 +1,9 @@
-"""Appends that fail, hang or end unknown at every place of a turn, and threads that are read again afterwards."""
+"""Threads that are read again: after a kill, after a load that failed, after their actor crashed."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import attrs
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -15,180 +14,11 @@ from roder_trio.goals import GoalStatus
 from roder_trio.schema.event import TERMINAL_EVENTS, ThreadRecovered
 from roder_trio.testing import FaultyStore
 from tests.crash_flows import CallingEngine
-from tests.flow_engines import CompactionEngine, compaction_usage, normal_usage
-from tests.log_laws import check_log, open_turns, terminals, total, transcript_of
+from tests.flow_engines import CompactionEngine, TwoRounds, compaction_usage, normal_usage
+from tests.log_laws import check_log, open_turns, total, transcript_of
+from tests.thread_reads import buffered, loaded, opened, reads
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-COMPACTING = rt.RuntimeConfig(default_provider="mock", default_model="mock", auto_compact_token_limit=1_000)
-ZERO = rt.TokenUsage(0, 0, 0)
-
-
-class TwoRounds(CompactionEngine):
-    """Says much and stalls; told more, it must compact before it says the rest."""
-
-    def __init__(self) -> None:
-        super().__init__(interrupt=False)
-
-    def stream_turn(self, context: Any, request: Any) -> Any:
-        first = self.sampling_calls == 0
-        self.sampling_calls += 1
-        usage = inference.Usage(normal_usage(first))
-        if first:
-            return self.play([usage, inference.MessageDelta("evidence " * 2_000)], stalls=True)
-        return self.play([usage, inference.MessageDelta("done"), inference.Completed("stop")])
-
-
-# -- one turn, and what may befall its appends -------------------------------------------------------------------------
-
-
-def opened(engine: rt.InferenceEngine, store: rt.ThreadStore) -> Any:
-    return rt.open_runtime(engines=[engine], store=store, config=COMPACTING)
-
-
-async def despite_faults(call: Callable[[], Awaitable[Any]]) -> Any:
-    """What a call returns; None if the store or the actor failed under it."""
-    try:
-        return await call()
-    except (rt.StorageError, rt.ActorCrashed, rt.NoActiveTurn):
-        return None
-
-
-async def steered_turn(runtime: rt.Runtime, engine: TwoRounds, thread: str) -> str | None:
-    """A turn of two rounds with a goal, a steer and a native compaction, by a caller who goes on whatever fails."""
-    patch = goals.GoalPatch(objective="go on", token_budget=42)
-    await despite_faults(lambda: runtime.thread_goal_set(thread, patch))
-    turn: str | None = await despite_faults(lambda: runtime.start_turn(thread, "Inspect the evidence"))
-    if turn is None:
-        return None
-    await engine.stalled.wait()
-    await despite_faults(lambda: runtime.steer_turn(thread, turn, "be brief"))
-    if engine.sampling_calls == 1:
-        await wait_all_tasks_blocked()
-        await despite_faults(lambda: runtime.steer_turn(thread, turn, "be brief"))
-    await despite_faults(lambda: runtime.interrupt_turn(thread, turn) if still_stalls(engine) else done())
-    await despite_faults(lambda: runtime.wait_turn(thread, turn))
-    return turn
-
-
-def still_stalls(engine: TwoRounds) -> bool:
-    return engine.sampling_calls == 1 and engine.compaction_calls == 0
-
-
-async def done() -> None:
-    await trio.lowlevel.checkpoint()
-
-
-Faults = Callable[[FaultyStore, int], None]
-
-
-class Always(dict[int, Exception]):
-    """The error for every number from `first` on."""
-
-    def __init__(self, first: int) -> None:
-        super().__init__()
-        self.first = first
-
-    def __contains__(self, number: object) -> bool:
-        return isinstance(number, int) and number >= self.first
-
-    def __getitem__(self, number: int) -> Exception:
-        return rt.StorageError("the disk is gone")
-
-
-def once(store: FaultyStore, number: int) -> None:
-    store.fail = {number: rt.StorageError("the disk was full")}
-
-
-def for_ever(store: FaultyStore, number: int) -> None:
-    store.fail = Always(number)
-
-
-def unknown_and_not_stored(store: FaultyStore, number: int) -> None:
-    store.fail = {number: rt.AppendOutcomeUnknown("no answer")}
-
-
-def unknown_but_stored(store: FaultyStore, number: int) -> None:
-    store.fail_after = {number: rt.AppendOutcomeUnknown("no answer")}
-
-
-def a_bug(store: FaultyStore, number: int) -> None:
-    store.fail = {number: RuntimeError("a bug in the store")}
-
-
-@attrs.frozen
-class Reads:
-    """What is known of a thread in memory, as hosts can read it."""
-
-    goal: goals.Goal | None
-    shown: tuple[items.ThreadItem, ...]
-    indices: dict[str, int | None]
-    outcomes: dict[str, rt.TurnOutcome]
-    used: rt.TokenUsage
-
-
-async def reads(runtime: rt.Runtime, thread: str, snapshot: rt.ThreadSnapshot) -> Reads:
-    async with runtime.thread_view(thread) as view:
-        shown = view.items
-    return Reads(
-        goal=await runtime.thread_goal_get(thread),
-        shown=shown,
-        indices={t.turn_id: await runtime.latest_transcript_item_index(thread, t.turn_id) for t in snapshot.turns},
-        outcomes={turn: await runtime.wait_turn(thread, turn) for turn in terminals(snapshot.events)},
-        used=runtime._core.accounting.totals(thread).thread,
-    )
-
-
-async def loaded(runtime: rt.Runtime, thread: str) -> rt.ThreadSnapshot:
-    snapshot = await runtime.load_thread(thread)
-    assert snapshot is not None
-    return snapshot
-
-
-@pytest.mark.parametrize("faults", [once, for_ever, unknown_and_not_stored, unknown_but_stored, a_bug])
-async def test_a_turn_survives_a_fault_at_any_append(autojump_clock, faults: Faults):
-    number = 0
-    reached = True
-    while reached:
-        number += 1
-        store = FaultyStore(stores.MemoryThreadStore())
-        faults(store, number)
-        with trio.fail_after(300):
-            reached = await survive(store, number, lasting=faults is for_ever)
-    assert number > 10, "the turn makes appends"
-
-
-async def survive(store: FaultyStore, number: int, *, lasting: bool) -> bool:
-    """Run the turn on a faulty store, mend the store, compare; False if the fault lay behind the turn's end."""
-    engine = TwoRounds()
-    async with opened(engine, store) as runtime:
-        thread = (await runtime.create_thread()).thread_id
-        await steered_turn(runtime, engine, thread)
-        reached = store.appends >= number
-        store.fail, store.fail_after = {}, {}
-        snapshot = await loaded(runtime, thread)
-        check_log(snapshot)
-        check_end(snapshot, engine, lasting=lasting)
-        live = await reads(runtime, thread, snapshot)
-        assert live.used == total(snapshot.events)
-    async with opened(engine, store.inner) as again:
-        assert await loaded(again, thread) == snapshot
-        assert await reads(again, thread, snapshot) == live
-        engine.sampling_calls = 1
-        outcome = await again.run_turn(thread, "and now?")
-        assert outcome.status == "completed"
-        check_log(await loaded(again, thread))
-    return reached
-
-
-def check_end(snapshot: rt.ThreadSnapshot, engine: TwoRounds, *, lasting: bool) -> None:
-    for _, (end,) in terminals(snapshot.events).items():
-        match end.event:
-            case events.TurnFailed(error_kind=kind):
-                assert kind == "storage"
-            case events.TurnInterrupted(reason=reason):
-                assert reason in ("runtime_restart", "user")
-    if not lasting:
-        assert total(snapshot.events) == engine.billed, "no usage is lost"
 
 
 # -- hydration ---------------------------------------------------------------------------------------------------------
@@ -423,8 +253,8 @@ async def test_a_crash_of_the_incarnation_in_mid_text_closes_the_turn_at_once(au
         assert (outcome.status, outcome.reason, outcome.usage) == ("interrupted", "runtime_restart", normal_usage(True))
         assert (await runtime.run_turn(thread, "and now?")).status == "completed"
         snapshot = await loaded(runtime, thread)
+        kinds = [envelope.kind for envelope in buffered(subscription)]
     check_log(snapshot)
-    kinds = [envelope.kind async for envelope in subscription]
     ending = kinds.index("turn.interrupted")
     recovered = kinds.index("thread.recovered")
     assert ending < recovered < kinds.index("turn.completed")
@@ -443,7 +273,7 @@ async def test_a_subscriber_sees_a_turn_closed_then_the_recovery_then_later_turn
             await runtime.persist_turn_item(thread, "bare", transcript.UserMessage("x"))
         await runtime.wait_turn(thread, turn)
         later = await runtime.run_turn(thread, "again")
-    told = [envelope async for envelope in subscription if envelope.kind != "turn.item_appended"]
+        told = [envelope for envelope in buffered(subscription) if envelope.kind != "turn.item_appended"]
     assert [envelope.kind for envelope in told] == [
         "thread.created",
         "turn.started",
