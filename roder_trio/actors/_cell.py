@@ -75,10 +75,12 @@ class Request:
 class Mailbox:
     """A bounded queue of requests, with a count of those that have no answer yet."""
 
-    __slots__ = ("_receive", "_send", "unanswered")
+    __slots__ = ("_on_settled", "_receive", "_send", "unanswered")
 
-    def __init__(self, capacity: int = 1024) -> None:
+    def __init__(self, capacity: int = 1024, on_settled: Callable[[], None] | None = None) -> None:
         self._send, self._receive = trio.open_memory_channel[Request](capacity)
+        self._on_settled = on_settled
+        """Called whenever a request was answered or withdrawn."""
         self.unanswered = 0
 
     async def ask(self, payload: Any) -> Any:
@@ -154,6 +156,8 @@ class Mailbox:
 
     def _answered(self) -> None:
         self.unanswered -= 1
+        if self._on_settled is not None:
+            self._on_settled()
 
 
 class Port:

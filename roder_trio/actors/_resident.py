@@ -42,7 +42,7 @@ class ResidentThread:
 
     def __init__(self, thread_id: str, services: Services, on_departed: Callable[["ResidentThread"], None]) -> None:
         self.thread_id = thread_id
-        self.mailbox = Mailbox()
+        self.mailbox = Mailbox(on_settled=services.lifecycle.notify)
         self.job: Job | None = None
         self.waiting: deque[Request] = deque()
         """Requests that an incarnation deferred, first in, first out."""

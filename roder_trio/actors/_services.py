@@ -40,6 +40,8 @@ class Lifecycle:
     """Threads that their store could not release."""
     changed: trio.Event = attrs.field(factory=trio.Event)
     """Set, and made anew, when a job ended or a request was answered while someone drains."""
+    drains: int = 0
+    """How many wait for the runtime to become quiet."""
 
     @property
     def draining(self) -> bool:
@@ -49,12 +51,12 @@ class Lifecycle:
     def resume(self) -> None:
         """Take turns again, unless the runtime shuts down."""
         if self.drain_reason == "drain":
-            self.notify()
             self.drain_reason = None
+            self.notify()
 
     def notify(self) -> None:
         """Wake those who wait for the runtime to become quiet."""
-        if self.drain_reason is not None:
+        if self.drains:
             self.changed.set()
             self.changed = trio.Event()
 

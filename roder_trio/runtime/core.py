@@ -39,21 +39,35 @@ class Core:
         return self.services.broadcast
 
     async def drain(self, reason: str, grace: float) -> DrainOutcome:
-        """Refuse new turns, interrupt the running ones, and wait at most `grace` seconds until all are stored."""
+        """Refuse new turns, interrupt the running ones, and wait at most `grace` seconds until all are stored.
+
+        If turns are accepted again meanwhile, only those that were interrupted are waited for.
+        """
         lifecycle = self.services.lifecycle
         if not lifecycle.draining:
-            lifecycle.drain_reason = reason
             lifecycle.interrupted.clear()
             lifecycle.unstored.clear()
+        if lifecycle.drain_reason != "shutdown":
+            lifecycle.drain_reason = reason
+        before = frozenset(lifecycle.interrupted)
         interrupted = self.directory.interrupt_turns(reason)
-        with trio.move_on_after(grace):
-            await trio.lowlevel.checkpoint()
-            while not self.directory.is_quiet:
-                await lifecycle.changed.wait()
-        interrupted |= lifecycle.interrupted
+        lifecycle.drains += 1
+        try:
+            with trio.move_on_after(grace):
+                await trio.lowlevel.checkpoint()
+                while not (self.directory.is_quiet if lifecycle.draining else self._ended(interrupted)):
+                    await lifecycle.changed.wait()
+        finally:
+            lifecycle.drains -= 1
+        interrupted |= lifecycle.interrupted - before
         remaining = self.directory.running_turns
+        if not lifecycle.draining:
+            remaining &= interrupted
         status = "storage_failed" if lifecycle.unstored else "deadline_exceeded" if remaining else "clean"
         return DrainOutcome(status, tuple(sorted(interrupted)), tuple(sorted(remaining)))
+
+    def _ended(self, turns: set[str]) -> bool:
+        return not turns & self.directory.running_turns
 
     async def shut_down(self) -> None:
         """End everything, outermost first; each stage has its grace, and an overrun is named in the report.
