@@ -19,9 +19,7 @@ from roder_trio.logic.thread.draft import AppendItem, Emit
 from roder_trio.logic.thread.facts import DEFERRED, Decision, Phase, Slot
 from roder_trio.schema import command as c
 from roder_trio.schema.config import RuntimeConfig
-from roder_trio.schema.event import (
-    TurnStarted,
-)
+from roder_trio.schema.event import TurnStarted
 from roder_trio.schema.transcript import (
     Image,
     ProviderMetadata,

@@ -3,9 +3,7 @@
 import attrs
 import pytest
 
-from roder_trio.errors import (
-    StaleWindow,
-)
+from roder_trio.errors import StaleWindow
 from roder_trio.logic.estimate import estimate
 from roder_trio.logic.thread.draft import AppendItem, DiscardOpen, Emit
 from roder_trio.logic.thread.facts import VIEW, Decision, Phase
@@ -16,9 +14,7 @@ from roder_trio.schema.event import (
     ContextCompactionRecorded,
     TurnCompleted,
 )
-from roder_trio.schema.transcript import (
-    UserMessage,
-)
+from roder_trio.schema.transcript import ProviderMetadata, UserMessage
 from roder_trio.schema.usage import TokenUsage
 from tests.thread_support import ANSWER, BEGUN, BOUNDARY, CALL, RESULT, USER, Desk, answer, commit, in_phase, live
 
@@ -137,3 +133,16 @@ def test_a_compaction_has_one_end(end):
     assert desk.decide(c.RecordCompaction("u", end)) == Decision((Emit(end, "u"),), reply=VIEW)
     desk.do(c.RecordCompaction("u", end))
     assert desk.decide(c.RecordCompaction("u", end)) == Decision(reply=VIEW)
+
+
+@pytest.mark.parametrize(("own", "told"), [({"id": "b1"}, "b1"), ({"id": ""}, "in-band-u"), ({}, "in-band-u")])
+def test_a_boundary_that_came_in_the_stream_is_told_as_a_compaction(own, told):
+    boundary = ProviderMetadata({"output": [{"type": "compaction", "encrypted_content": "x", **own}]})
+    recorded = ContextCompactionRecorded(told, "in_band", 1, estimate([boundary]))
+    decision = in_phase("running").decide(c.ItemsDone("u", (ANSWER, boundary)))
+    assert decision == Decision((*live(ANSWER, boundary), Emit(recorded, "u")))
+
+
+def test_metadata_that_is_no_boundary_is_told_as_none():
+    replay = ProviderMetadata({"output": [{"type": "reasoning"}]})
+    assert in_phase("running").decide(c.ItemsDone("u", (replay,))) == Decision(live(replay))

@@ -152,8 +152,8 @@ class TurnJob:
 
     async def _next_round(self, sampled: _Sampled, report: StepEnded | ToolResultsDone) -> None:
         self._check_closed(sampled)
-        self.view = await self.port.report(report)
         self._leftover = ()
+        self.view = await self.port.report(report)
 
     def _check_closed(self, sampled: _Sampled) -> None:
         """Raise if another round would follow a stream that was not closed in time."""
@@ -164,8 +164,8 @@ class TurnJob:
         """Store a step that ended well; True if it ended the turn."""
         step, turn_id, items = sampled.step, self.plan.turn_id, self._leftover
         if not step.calls and not step.forces_round:
-            answer = await self.port.report(FinalStep(turn_id, items, step.finish_reason))
             self._leftover = ()
+            answer = await self.port.report(FinalStep(turn_id, items, step.finish_reason))
             if answer is None:
                 return True
             self.view = answer
