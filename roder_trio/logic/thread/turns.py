@@ -52,6 +52,8 @@ from roder_trio.schema.transcript import ErrorNote, ProviderMetadata, ToolCall, 
 from roder_trio.schema.turn import TurnOutcome
 from roder_trio.schema.usage import TokenUsage
 
+CALLER_LEFT = "caller_left"
+
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
@@ -68,11 +70,13 @@ def steer(state: ThreadState, command: Steer, facts: Facts) -> Decision:
 
 
 def interrupt(state: ThreadState, command: Interrupt, facts: Facts) -> Decision:
-    """Cancel the running job; anything but a running turn or compaction of that id is left alone, silently."""
-    if facts.slot.phase not in (Phase.RUNNING, Phase.COMPACTING) or facts.slot.turn_id != command.turn_id:
+    """Cancel a running turn, or a manual compaction whose caller left; all else is left alone, silently."""
+    if facts.slot.turn_id != command.turn_id:
         return Decision()
-    if facts.slot.phase is Phase.COMPACTING:
+    if facts.slot.phase is Phase.COMPACTING and command.reason == CALLER_LEFT:
         return Decision(effects=(CancelJob(command.reason),))
+    if facts.slot.phase is not Phase.RUNNING:
+        return Decision()
     requested = Publish(TurnInterruptRequested(facts.cause or command.reason), command.turn_id)
     return Decision(effects=(CancelJob(command.reason), requested))
 
