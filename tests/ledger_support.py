@@ -7,9 +7,9 @@ from typing import Any
 import attrs
 
 import roder_trio as rt
-from roder_trio import events, goals, inference, providers, stores, transcript
+from roder_trio import compaction, events, goals, inference, providers, stores, transcript
 from roder_trio.schema.thread import ThreadSnapshot
-from tests.turn_support import Scene, folded_usage, one_thread
+from tests.turn_support import Scene, folded_usage, one_thread, settings
 
 COMPACTION_EVENTS = (
     events.ContextCompactionStarted,
@@ -120,3 +120,32 @@ def ends_of(scene: Scene) -> dict[str, list[str]]:
 
 def compact_calls(scene: Scene) -> int:
     return len(scene.engine.compact_requests)
+
+
+HISTORY: tuple[Any, ...] = (
+    transcript.UserMessage("preserve original goal"),
+    transcript.ToolCall("read-proof", "read_file", '{"path":"proof.txt"}'),
+    transcript.ToolResult("read-proof", "read_file", "original tool evidence"),
+)
+"""What threads that are compacted hold under the bare turn id `bare`; 19 tokens."""
+COMPACT_ALWAYS = settings(auto_compact_token_limit=1, provider_retry_max_attempts=2, provider_retry_initial_backoff=0.0)
+"""A turn compacts as soon as there is anything; a compaction has two attempts, at once."""
+
+
+async def persist(scene: Scene, history: tuple[Any, ...] = HISTORY) -> None:
+    for entry in history:
+        await scene.runtime.persist_turn_item(scene.id, "bare", entry)
+
+
+async def compact_directly(scene: Scene) -> str | None:
+    """Compact the whole log in this task; None if it was, else why it failed."""
+    history = await scene.history()
+    try:
+        outcome = await scene.runtime.compact_with_provider(scene.id, "bare", "scripted", "m", history)
+    except rt.ProviderFailure as error:
+        return error.kind.value
+    except ValueError:
+        return "engine_error"
+    assert isinstance(outcome, compaction.Compacted)
+    assert list(outcome.window) == [(await scene.history())[-1]]
+    return None
