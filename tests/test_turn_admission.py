@@ -414,7 +414,6 @@ async def test_commands_while_a_compaction_runs(autojump_clock: trio.testing.Moc
         with pytest.raises(rt.NoActiveTurn):
             await scene.steer(job.turn_id)
         await scene.interrupt(outcome.turn_id)
-        await scene.interrupt(job.turn_id)
         assert texts(await scene.history()) == ["go", "a"]
         assert job.cause is None
         assert await scene.runtime.archive_thread(scene.id)

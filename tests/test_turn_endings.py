@@ -274,6 +274,27 @@ async def test_an_engine_that_raises_when_it_is_cancelled_does_not_hide_the_inte
         assert texts(await scene.history()) == ["go", "a"]
 
 
+async def test_a_stream_that_cannot_settle_is_just_left(autojump_clock: trio.testing.MockClock) -> None:
+    class Plain:
+        def __aiter__(self) -> Any:
+            return self
+
+        async def __anext__(self) -> Any:
+            await trio.sleep_forever()
+
+    class Engine(providers.ScriptedEngine):
+        @asynccontextmanager
+        async def stream_turn(self, context: Any, request: Any) -> Any:
+            await trio.lowlevel.checkpoint()
+            yield Plain()
+
+    async with one_thread(engine=Engine()) as scene:
+        turn_id = await scene.start()
+        await trio.testing.wait_all_tasks_blocked()
+        await scene.interrupt(turn_id)
+        assert (await scene.wait(turn_id)).status == "interrupted"
+
+
 # -- a caller who leaves -----------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ import roder_trio as rt
 from roder_trio import events, inference, providers, stores, testing, transcript
 from roder_trio.providers.scripted import NEVER_ENDS as NEVER
 from tests.injection import Injector, ProbeEngine, is_any
-from tests.turn_support import DONE, CountingStore, call, failure, one_thread, say, settings, texts, used
+from tests.turn_support import DONE, CountingStore, call, failure, one_thread, say, settings, started, texts, used
 
 BOUNDARY = inference.ProviderMetadata({"output": [{"type": "compaction", "id": "c", "encrypted_content": "e"}]})
 CUT = failure("STREAM_INTERRUPTED")
@@ -195,6 +195,33 @@ async def test_a_steer_that_comes_while_a_failed_step_is_stored_ends_the_back_of
         await scene.steer(turn_id, "more")
         assert (await scene.wait(turn_id)).text == "ok"
         assert trio.current_time() < 60
+
+
+async def test_a_steer_that_was_queued_before_the_report_of_a_failed_step_needs_no_back_off(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The actor is busy while the stream fails: it takes the steer, then the report, which takes the steer along."""
+    hold = trio.Event()
+
+    async def slow(number: int, thread_id: str, records: Any) -> None:
+        if any(not hasattr(record, "event") for record in records):
+            await hold.wait()
+
+    store = testing.FaultyStore(stores.MemoryThreadStore(), before=slow)
+    config = settings(provider_retry_initial_backoff=60.0, provider_retry_max_backoff=60.0)
+    steps = ([say("half"), 1.0, CUT], [CUT], [CUT], [say("ok"), DONE])
+    async with one_thread(*steps, store=store, config=config) as scene, trio.open_nursery() as nursery:
+        turn_id = await scene.start()
+        await scene.wait_text("half")
+        await started(nursery, lambda: scene.runtime.set_state(scene.id, "host", "key", 1))
+        await started(nursery, lambda: scene.steer(turn_id, "more"))
+        await trio.sleep(2.0)
+        hold.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(scene.engine.calls) == 2
+        assert texts(scene.engine.requests[1].transcript) == ["go", "more"]
+        assert [event.attempt for event in scene.of(events.RetryScheduled)] == [1]
+        assert (await scene.wait(turn_id)).text == "ok"
 
 
 async def test_a_steer_preempts_a_compaction_which_is_decided_afresh(autojump_clock: trio.testing.MockClock) -> None:
