@@ -14,10 +14,11 @@ import pytest
 import trio
 
 import roder_trio as rt
-from roder_trio import events, stores
+from roder_trio import events, items, stores
 from roder_trio.goals import Goal, GoalStatus
+from roder_trio.transcript import AssistantMessage
 from tests.crash_flows import FLOWS, PATIENCE, Flow, jsonl, opened
-from tests.log_laws import check_log, goal_of, open_turns, terminals, tokens_of_goal, total
+from tests.log_laws import check_log, goal_of, open_turns, terminals, tokens_of_goal, total, transcript_of
 from tests.support import ROOT
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the sweep forks its victims")
@@ -123,6 +124,21 @@ def check_closing(left: rt.ThreadSnapshot, healed: rt.ThreadSnapshot) -> None:
     assert [envelope.turn_id for envelope in ends] == open_turns(left.events)
     assert all(envelope.event.reason == "runtime_restart" for envelope in ends)  # type: ignore[union-attr]
     assert total(healed.events) == total(left.events)
+    cut_off = [item for item in transcript_of(healed) if isinstance(item, AssistantMessage) and item.interrupted]
+    for text in saved_text(left):
+        assert AssistantMessage(text, interrupted=True) in cut_off, "what checkpoints held open is in the history"
+
+
+def saved_text(left: rt.ThreadSnapshot) -> list[str]:
+    """The texts of messages that were open, as far as checkpoints hold them."""
+    texts: dict[str, str] = {}
+    for recorded in left.item_events:
+        match recorded.event:
+            case items.ItemDelta(item_id, items.AgentMessageText(text)) if recorded.checkpoint:
+                texts[item_id] = texts.get(item_id, "") + text
+            case items.ItemCompleted() | items.ItemDiscarded() as ended:
+                texts.pop(ended.item_id, None)
+    return list(texts.values())
 
 
 def check_goal(left: rt.ThreadSnapshot, goal: Goal | None) -> None:

@@ -114,7 +114,9 @@ async def survive(store: FaultyStore, number: int, faults: Faults) -> bool:
     engine = TwoRounds()
     async with opened(engine, store) as runtime:
         thread = (await runtime.create_thread()).thread_id
+        began = trio.current_time()
         await steered_turn(runtime, engine, thread)
+        assert trio.current_time() - began < 2 or faults in (for_ever, slow), "nothing waits for a grace to end"
         reached = store.appends >= number
         store.fail, store.fail_after = {}, {}
         await trio.sleep(SLOW if faults is slow else 0)  # what was under way may land after its turn failed

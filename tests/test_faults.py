@@ -234,6 +234,9 @@ async def test_a_final_append_that_fails_once_makes_the_turn_fail_with_its_usage
         outcome = await runtime.run_turn(thread, "go")
         assert (outcome.status, outcome.error_kind, outcome.usage) == ("failed", "storage", FIRST)
         assert outcome.text == "done", "what was said whole is stored whole"
+        async with runtime.thread_view(thread) as view:
+            shown = [item.id.removeprefix(outcome.turn_id) for item in view.items]
+        assert shown == ["-user", "-message", "-error"], "what was shown live is completed under its own id"
         assert await counted(runtime, thread) == (24, 24)
 
 

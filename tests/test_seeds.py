@@ -287,5 +287,6 @@ async def test_the_least_recently_used_threads_are_evicted():
             thread = f"thread-{index}"
             assert await runtime.thread_item_exists(thread, f"{thread}-turn", "existing-item")
         first_pass_loads = store.load_count
+        assert first_pass_loads == capacity + 1
         assert await runtime.thread_item_exists("thread-0", "thread-0-turn", "existing-item")
         assert store.load_count == first_pass_loads + 1

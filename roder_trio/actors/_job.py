@@ -8,7 +8,7 @@ import trio
 
 from roder_trio.actors._cell import Port
 from roder_trio.actors.steering import SteeringSignal
-from roder_trio.errors import StorageError
+from roder_trio.errors import AppendOutcomeUnknown
 from roder_trio.schema.event import Event
 from roder_trio.schema.inference import InferenceEvent
 
@@ -50,9 +50,9 @@ class JobPort:
     async def report(self, payload: Any) -> Any:
         """Report what must be stored, and wait under a shield until its fate is known.
 
-        Raises StorageError if it can't be stored or `grace` ends first, ActorCrashed if the thread's actor fails, and
-        CommandRefused where a report can be refused.
+        Raises StorageError if it can't be stored, AppendOutcomeUnknown if `grace` ends first, ActorCrashed if the
+        thread's actor fails, and CommandRefused where a report can be refused.
         """
         with trio.move_on_after(self.grace, shield=True):
             return await self.port.report(payload)
-        raise StorageError("The thread did not store a turn's report in time; its store may hang.")
+        raise AppendOutcomeUnknown("The thread did not store a turn's report in time; its store may hang.")

@@ -6,6 +6,7 @@ commit. It ends by returning an outcome; the thread makes the single terminal ev
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import trio
@@ -15,7 +16,7 @@ from roder_trio.actors._services import Services, new_id
 from roder_trio.actors._stream import StreamReader
 from roder_trio.actors._supervisor import flatten
 from roder_trio.actors.compaction import NativeCompaction, find_failure, idle_failure
-from roder_trio.errors import ActorCrashed, ProviderFailure, ProviderFailureKind, StorageError
+from roder_trio.errors import ActorCrashed, AppendOutcomeUnknown, ProviderFailure, ProviderFailureKind, StorageError
 from roder_trio.logic import compaction as rules
 from roder_trio.logic.estimate import Sums
 from roder_trio.logic.retry import RetrySeries
@@ -152,8 +153,18 @@ class TurnJob:
 
     async def _next_round(self, sampled: _Sampled, report: StepEnded | ToolResultsDone) -> None:
         self._check_closed(sampled)
-        self._leftover = ()
-        self.view = await self.port.report(report)
+        self.view = await self._report_step(report)
+
+    async def _report_step(self, report: StepEnded | ToolResultsDone | FinalStep) -> Any:
+        """Report what a step leaves; only what surely isn't stored is left for the turn's last commit."""
+        items, self._leftover = self._leftover, ()
+        try:
+            return await self.port.report(report)
+        except AppendOutcomeUnknown:
+            raise
+        except StorageError:
+            self._leftover = items
+            raise
 
     def _check_closed(self, sampled: _Sampled) -> None:
         """Raise if another round would follow a stream that was not closed in time."""
@@ -164,8 +175,7 @@ class TurnJob:
         """Store a step that ended well; True if it ended the turn."""
         step, turn_id, items = sampled.step, self.plan.turn_id, self._leftover
         if not step.calls and not step.forces_round:
-            self._leftover = ()
-            answer = await self.port.report(FinalStep(turn_id, items, step.finish_reason))
+            answer = await self._report_step(FinalStep(turn_id, items, step.finish_reason))
             if answer is None:
                 return True
             self.view = answer
@@ -417,8 +427,6 @@ class TurnJob:
             case TurnFailure():
                 self._leftover = error.items
                 return self._failed(str(error), error.kind)
-            case StorageError():
-                return self._failed(str(error), "storage")
             case ActorCrashed():
                 return self._failed(str(error), "internal")
         log.error("a turn failed by a bug of the runtime", exc_info=error)
