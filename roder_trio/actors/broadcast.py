@@ -192,6 +192,10 @@ class ItemView(Subscription):
         self._kept.appendleft(self._wrap(ItemsReset(items)))
         self._notify()
 
+    def outdate(self) -> None:
+        """What was shown is no longer so: the next read, or the next event for who waits, takes a new snapshot."""
+        self._fall_behind()
+
     async def _read(self) -> EventEnvelope:
         """Return the next event; a view that fell behind first takes a new snapshot. Cancelling loses nothing."""
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -267,6 +271,12 @@ class EventBroadcast:
         for subscription in self._subscriptions:
             if isinstance(subscription, ItemView) and subscription.filter.thread_id == thread_id:
                 subscription.reset(items)
+
+    def outdate_views(self, thread_id: str) -> None:
+        """The live items of a thread are gone, and nobody knows yet what it holds."""
+        for subscription in self._subscriptions:
+            if isinstance(subscription, ItemView) and subscription.filter.thread_id == thread_id:
+                subscription.outdate()
 
     def end_views(self, thread_id: str) -> None:
         """The thread is gone: its views end."""

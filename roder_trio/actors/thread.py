@@ -15,28 +15,24 @@ import attrs
 import trio
 
 from roder_trio.actors._cell import Mailbox, Request
-from roder_trio.actors._job import Job, JobPort
-from roder_trio.actors._services import Services, new_id, utc_now
-from roder_trio.actors.manual import ManualCompaction
-from roder_trio.actors.turn import TurnJob
+from roder_trio.actors._job import Job
+from roder_trio.actors._log import ThreadLog
+from roder_trio.actors._runner import Runner, make_runner
+from roder_trio.actors._services import Services, utc_now
 from roder_trio.errors import ActorCrashed, AppendOutcomeUnknown, RoderTrioError, StorageError
-from roder_trio.logic.live import LiveItems
 from roder_trio.logic.thread.decide import answer_of_no_thread, decide
-from roder_trio.logic.thread.draft import Draft, Stamped, fold_stamped, stamp
-from roder_trio.logic.thread.facts import DEFERRED, VIEW, Decision, Facts, Phase, Slot, View
+from roder_trio.logic.thread.draft import Draft, Stamped
+from roder_trio.logic.thread.facts import VIEW, Decision, Deferred, Facts, Phase, Slot, View
 from roder_trio.logic.thread.recovery import close_open_work
-from roder_trio.logic.thread.state import ThreadState, fold_snapshot
+from roder_trio.logic.thread.state import fold_snapshot
 from roder_trio.schema import command as c
 from roder_trio.schema.event import (
     Event,
-    EventEnvelope,
     StorageRepaired,
     ThreadArchived,
     ThreadDeleted,
     ThreadRecovered,
 )
-from roder_trio.schema.inference import EngineTarget, InferenceEvent
-from roder_trio.schema.item import ItemDiscarded, ThreadItem, ThreadItemEvent
 from roder_trio.schema.transcript import ErrorNote
 
 log = logging.getLogger(__name__)
@@ -66,16 +62,11 @@ class ThreadActor:
         self._services = services
         self._recovers = recovers
         """True after a crash, until the log was read again: open work is closed then, and views start anew."""
-        self._state: ThreadState | None = None
-        self._live: LiveItems | None = None
+        self._log: ThreadLog | None = None
         self._slot = Slot()
         self._port = home.mailbox.open_port()
         self._retake = False
         self._results: dict[str, c.CompactionEnded] = {}
-        self._checkpoint_noted = False
-        """The timer will call back."""
-        self._checkpoint_posted = False
-        """A `Checkpoint` stands in the mailbox or is under way."""
         self._nursery: trio.Nursery
 
     async def run(self, first: Request | None = None) -> None:
@@ -90,7 +81,7 @@ class ThreadActor:
                         request = first or mailbox.take_nowait()
                         first = None
                         if request is None:
-                            if self._state is None and not mailbox.unanswered:
+                            if self._log is None and not mailbox.unanswered:
                                 self._home.depart()
                                 return
                             request = await mailbox.take()
@@ -104,6 +95,8 @@ class ThreadActor:
     def _close(self) -> None:
         """Leave without awaiting: no report is taken any more, the job is told, all tasks are cancelled."""
         self._port.close()
+        if self._log is not None:
+            self._log.close()
         if self._home.job is not None:
             self._home.job.cancel("runtime_restart")
             self._home.job = None
@@ -134,7 +127,7 @@ class ThreadActor:
             try:
                 if isinstance(request.payload, c.Archive):
                     await self._archive(request, request.payload)
-                elif isinstance(request.payload, c.Checkpoint) and self._state is None:
+                elif isinstance(request.payload, c.Checkpoint) and self._log is None:
                     request.resolve(None)
                 elif await self._found():
                     await self._decide(request)
@@ -142,14 +135,14 @@ class ThreadActor:
                     request.resolve(answer_of_no_thread(self._home.thread_id, request.payload))
             except AppendOutcomeUnknown as error:
                 request.reject(error)
-                if self._state is not None:
+                if self._log is not None:
                     raise
             except RoderTrioError as error:
                 request.reject(error)
 
     async def _found(self) -> bool:
         """Read the log if that wasn't done; False if there is no such thread. A failed load is told to all who wait."""
-        if self._state is not None:
+        if self._log is not None:
             return True
         try:
             return await self._hydrate()
@@ -167,36 +160,36 @@ class ThreadActor:
         self._home.waiting.append(request)
 
     async def _decide(self, request: Request) -> None:
-        payload, state = request.payload, self._resident
+        payload, log = request.payload, self._resident
         match payload:
             case c.OpenView():
-                request.resolve(payload.register(self.items()))
+                request.resolve(payload.register(log.items()))
             case c.BeginDirectCompaction():
                 request.resolve(self._begin_direct(payload))
             case c.WaitCompaction():
                 self._answer_compaction(request, payload)
-            case c.ItemExists(turn_id, item_id) if (turn_id, item_id) in self._open_items:
+            case c.ItemExists(turn_id, item_id) if (turn_id, item_id) in log.live:
                 request.resolve(True)
             case c.Checkpoint():
                 stored = False
                 try:
-                    await self._carry_out(request, payload, decide(state, payload, self._facts()))
+                    await self._carry_out(request, payload)
                     stored = True
                 finally:
-                    self._checkpoint_posted = False
-                    self._watch_open_text(at_once=stored)
+                    log.checkpoint_ended(stored=stored)
             case _:
-                await self._carry_out(request, payload, decide(state, payload, self._facts()))
+                await self._carry_out(request, payload)
 
-    async def _carry_out(self, request: Request, payload: Any, decision: Any) -> None:
-        """Commit a decision, perform its effects, answer."""
-        if decision is DEFERRED:
+    async def _carry_out(self, request: Request, payload: Any) -> None:
+        """Decide, commit, perform the effects, answer."""
+        decision = decide(self._resident.state, payload, self._facts())
+        if isinstance(decision, Deferred):
             self._defer(request)
             return
         if decision.finishing:
             self._seal(sealed=True)
         try:
-            stamped = await self._commit(decision.drafts)
+            stamped = await self._commit(self._resident, decision.drafts)
         except StorageError as error:
             if decision.finishing:
                 self._seal(sealed=False)
@@ -206,7 +199,7 @@ class ThreadActor:
             raise
         reply = self._reply(payload, decision, stamped)
         self._perform(decision.effects, payload)
-        request.resolve(self._view(self._slot.target) if reply is VIEW else reply)
+        request.resolve(self._view() if reply is VIEW else reply)
 
     def _reply(self, payload: Any, decision: Decision, stamped: Sequence[Stamped]) -> Any:
         return stamped[-1].record if isinstance(payload, c.RecordItemEvent) else decision.reply
@@ -217,45 +210,17 @@ class ThreadActor:
             job.sealed = sealed
             self._slot = attrs.evolve(self._slot, phase=Phase.FINISHING if sealed else Phase.RUNNING)
 
-    # -- commit ------------------------------------------------------------------------------------------------------
-
-    async def _commit(self, drafts: Iterable[Draft]) -> Sequence[Stamped]:
-        """Append, fold, publish. If the append fails nothing has changed."""
-        state, live = self._resident, self._open_items
-        stamped = stamp(state, drafts, utc_now(), new_id, live)
-        records = [entry.record for entry in stamped if entry.record is not None]
-        if not stamped:
-            return stamped
-        try:
-            if records:
-                await self._services.store.append(self._home.thread_id, records)
-        except BaseException:
-            live.give_back()
-            raise
-        before = self._attached_goal()
-        fold_stamped(state, stamped)
-        live.confirm()
-        if self._attached_goal() != before:
-            attached = self._attached_goal() is not None
+    async def _commit(self, log: ThreadLog, drafts: Iterable[Draft]) -> Sequence[Stamped]:
+        """Commit to the log, and tell the job what changed under it. Raises StorageError, with nothing changed."""
+        before = log.attached_goal
+        stamped = await log.commit(drafts)
+        if log.attached_goal != before:
+            attached = log.attached_goal is not None
             self._slot = attrs.evolve(self._slot, attached_at=trio.current_time() if attached else None)
-        if self._home.job is not None and (state.open_turn is None or not state.open_turn.steers):
+        turn = log.state.open_turn
+        if self._home.job is not None and stamped and (turn is None or not turn.steers):
             self._home.job.signal.clear()
-        self._publish(stamped)
         return stamped
-
-    def _publish(self, stamped: Sequence[Stamped]) -> None:
-        broadcast = self._services.broadcast
-        if not broadcast.wants(self._home.thread_id):
-            return
-        for entry in stamped:
-            record = entry.record
-            if isinstance(record, EventEnvelope):
-                broadcast.publish(record)
-            elif isinstance(record, ThreadItemEvent) and not record.checkpoint:
-                broadcast.publish(_wrapped(record, "turn" if isinstance(record.event, ItemDiscarded) else "host"))
-            source = record.source if isinstance(record, EventEnvelope) else "turn"
-            for derived in entry.derived:
-                broadcast.publish(_wrapped(derived, source))
 
     # -- effects -----------------------------------------------------------------------------------------------------
 
@@ -263,10 +228,8 @@ class ThreadActor:
         job = self._home.job
         for effect in effects:
             match effect:
-                case c.StartJob(plan):
-                    self._start(plan, Phase.RUNNING, lambda job, plan=plan: self._turn_job(job, plan))
-                case c.StartCompaction():
-                    self._start(effect.plan, Phase.COMPACTING, lambda job, effect=effect: self._manual(job, effect))
+                case c.StartJob() | c.StartCompaction():
+                    self._start(effect)
                 case c.CancelJob(reason):
                     if job is not None:
                         job.cancel(reason)
@@ -285,19 +248,22 @@ class ThreadActor:
                 case _:
                     assert_never(effect)
 
-    def _start(self, plan: c.TurnPlan, phase: Phase, make: Any) -> None:
+    def _start(self, admitted: c.StartJob | c.StartCompaction) -> None:
         """Put a job into the slot and run it."""
-        job = Job(plan.turn_id, is_turn=phase is Phase.RUNNING)
-        self._home.job = job
-        engine = self._services.engine_facts[plan.provider]
-        attached = trio.current_time() if self._attached_goal() is not None else None
+        log, plan, services = self._resident, admitted.plan, self._services
+        is_turn = isinstance(admitted, c.StartJob)
+        job = self._home.job = Job(plan.turn_id, is_turn=is_turn)
+        engine = services.engine_facts[plan.provider]
+        attached = trio.current_time() if log.attached_goal is not None else None
+        phase = Phase.RUNNING if is_turn else Phase.COMPACTING
         self._slot = Slot(phase, plan.turn_id, engine.target, engine.capabilities.image_input, attached)
-        if self._services.lifecycle.drain_reason is not None:
-            job.cancel(self._services.lifecycle.drain_reason)
-            self._services.lifecycle.interrupted.add(plan.turn_id)
-        self._nursery.start_soon(self._run_job, job, make(job))
+        if services.lifecycle.drain_reason is not None:
+            job.cancel(services.lifecycle.drain_reason)
+            services.lifecycle.interrupted.add(plan.turn_id)
+        runner = make_runner(admitted, job, log, self._port, self._view(), services)
+        self._nursery.start_soon(self._run_job, job, runner)
 
-    async def _run_job(self, job: Job, runner: TurnJob | ManualCompaction) -> None:
+    async def _run_job(self, job: Job, runner: Runner) -> None:
         """Run a job and give its last word to this incarnation; if it can't be taken, hydration closes the turn."""
         outcome = await runner.run()
         with suppress(ActorCrashed):
@@ -310,42 +276,7 @@ class ThreadActor:
         if isinstance(payload, c.JobEnded) and isinstance(payload.outcome, c.CompactionEnded):
             self._results = {payload.outcome.compaction_id: payload.outcome}
 
-    # -- jobs --------------------------------------------------------------------------------------------------------
-
-    def _job_port(self, turn_id: str) -> JobPort:
-        return JobPort(
-            port=self._port,
-            grace=self._services.config.deadlines.append_grace,
-            show=lambda event: self._show(turn_id, event),
-            publish=lambda event: self._services.publish_live(event, self._home.thread_id, turn_id, "turn"),
-            attached_goal=self._attached_goal,
-        )
-
-    def _turn_job(self, job: Job, plan: c.TurnPlan) -> TurnJob:
-        facts = self._services.engine_facts[plan.provider]
-        return TurnJob(
-            services=self._services,
-            thread_id=self._home.thread_id,
-            plan=plan,
-            engine=self._services.engines[plan.provider],
-            model=facts.models.get(plan.model),
-            job=job,
-            port=self._job_port(plan.turn_id),
-            view=self._view(self._slot.target),
-        )
-
-    def _manual(self, job: Job, effect: c.StartCompaction) -> ManualCompaction:
-        return ManualCompaction(
-            services=self._services,
-            thread_id=self._home.thread_id,
-            plan=effect.plan,
-            engine=self._services.engines[effect.plan.provider],
-            job=job,
-            port=self._job_port(effect.plan.turn_id),
-            view=self._view(self._slot.target),
-            compaction_id=effect.compaction_id,
-            hint=effect.hint,
-        )
+    # -- compactions -------------------------------------------------------------------------------------------------
 
     def _answer_compaction(self, request: Request, payload: c.WaitCompaction) -> None:
         ended = self._results.get(payload.compaction_id)
@@ -362,54 +293,10 @@ class ThreadActor:
 
     def _begin_direct(self, payload: c.BeginDirectCompaction) -> tuple[View, str | None] | None:
         """Return the window as the engine sees it, and the thread's instructions; None if it isn't what was given."""
-        view = self._view(payload.target)
+        view = self._resident.view(payload.target, images=self._slot.images)
         given = [item for item in payload.transcript if not isinstance(item, ErrorNote)]
         held = [item for item in view.window if not isinstance(item, ErrorNote)]
-        return (view, self._resident.metadata.developer_instructions) if given == held else None
-
-    # -- live items --------------------------------------------------------------------------------------------------
-
-    def _show(self, turn_id: str, event: InferenceEvent) -> None:
-        """Take a stream event into the live items and show it."""
-        live = self._open_items
-        kinds = live.absorb(turn_id, event)
-        if not kinds:
-            return
-        if self._services.broadcast.wants(self._home.thread_id):
-            for kind in kinds:
-                self._services.broadcast.publish(self._live_item(turn_id, kind))
-        self._watch_open_text()
-
-    def _live_item(self, turn_id: str, kind: Any) -> EventEnvelope:
-        event = ThreadItemEvent(
-            event_id=new_id(), timestamp=utc_now(), thread_id=self._home.thread_id, turn_id=turn_id, event=kind
-        )
-        return _wrapped(event, "engine")
-
-    def _watch_open_text(self, *, at_once: bool = True) -> None:
-        """Have open text stored: at once if it is much (but not behind a failure), else when its time comes."""
-        live = self._open_items
-        if at_once and live.checkpoint_due:
-            self._ask_checkpoint()
-        if not self._checkpoint_noted and live.has_unsaved_text:
-            self._checkpoint_noted = True
-            self._services.checkpoints.note(self._checkpoint_fell_due)
-
-    def _checkpoint_fell_due(self) -> None:
-        self._checkpoint_noted = False
-        has_left = self._live is None or self._nursery.cancel_scope.cancel_called
-        if not has_left and self._open_items.has_unsaved_text:
-            self._ask_checkpoint()
-
-    def _ask_checkpoint(self) -> None:
-        if not self._checkpoint_posted:
-            self._checkpoint_posted = self._home.mailbox.post(c.Checkpoint())
-
-    def items(self) -> tuple[ThreadItem, ...]:
-        """The thread's items, open ones with their text so far."""
-        shown = {item.id: item for item in self._resident.items.items()}
-        shown.update((item.id, item) for item in self._open_items)
-        return tuple(shown.values())
+        return (view, self._resident.state.metadata.developer_instructions) if given == held else None
 
     # -- residence ---------------------------------------------------------------------------------------------------
 
@@ -426,13 +313,10 @@ class ThreadActor:
             return False
         state, ledger = fold_snapshot(snapshot, snapshot.metadata)
         totals.hand_over(ledger)
-        self._state, self._live = state, LiveItems(state.numbers)
         open_turn = state.open_turn
-        try:
-            await self._commit(close_open_work(state, ledger, self._facts()))
-        except BaseException:
-            self._state = self._live = None
-            raise
+        log = ThreadLog(state, services, lambda: self._home.mailbox.post(c.Checkpoint()))
+        await self._commit(log, close_open_work(state, ledger, self._facts()))
+        self._log = log
         totals.forget_turns()
         if snapshot.repairs:
             services.publish_live(StorageRepaired(tuple(snapshot.repairs)), thread_id, None, "runtime")
@@ -440,7 +324,7 @@ class ThreadActor:
             services.publish_live(ThreadRecovered((open_turn.turn_id,)), thread_id, None, "runtime")
         if self._recovers:
             self._recovers = False
-            services.broadcast.reset_views(thread_id, self.items())
+            services.broadcast.reset_views(thread_id, log.items())
         return True
 
     async def _recover(self) -> None:
@@ -448,6 +332,7 @@ class ThreadActor:
         try:
             await self._hydrate()
         except StorageError:
+            self._services.broadcast.outdate_views(self._home.thread_id)
             log.exception(
                 "thread %s could not be read after a crash; its next request tries again", self._home.thread_id
             )
@@ -463,7 +348,7 @@ class ThreadActor:
             return
         thread_id, store = self._home.thread_id, self._services.store
         archived = await store.archive_thread(thread_id)
-        self._state = self._live = None
+        self._log = None
         if archived:
             self._announce_end(ThreadArchived())
         done = archived
@@ -493,39 +378,10 @@ class ThreadActor:
             totals=services.accounting.totals(self._home.thread_id),
         )
 
-    def _view(self, target: EngineTarget | None) -> View:
-        history, turn = self._resident.history, self._resident.open_turn
-        return View(
-            window=history.window(target),
-            request=history.request(target),
-            sums=history.sums(target),
-            baseline=history.baseline(target, self._slot.images),
-            base=len(history),
-            goal_id=None if turn is None else turn.goal_id,
-        )
-
-    def _attached_goal(self) -> str | None:
-        turn = None if self._state is None else self._state.open_turn
-        return None if turn is None else turn.goal_id
+    def _view(self) -> View:
+        return self._resident.view(self._slot.target, images=self._slot.images)
 
     @property
-    def _resident(self) -> ThreadState:
-        assert self._state is not None
-        return self._state
-
-    @property
-    def _open_items(self) -> LiveItems:
-        assert self._live is not None
-        return self._live
-
-
-def _wrapped(event: ThreadItemEvent, source: str) -> EventEnvelope:
-    """Return an item event in an envelope of the same ids and time."""
-    return EventEnvelope(
-        event_id=event.event_id,
-        timestamp=event.timestamp,
-        source=source,
-        thread_id=event.thread_id,
-        turn_id=event.turn_id,
-        event=event,
-    )
+    def _resident(self) -> ThreadLog:
+        assert self._log is not None
+        return self._log

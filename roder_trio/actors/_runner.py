@@ -1,0 +1,53 @@
+"""Making what runs a job, from its admission: a turn or a manual compaction, with its port to the thread."""
+
+from typing import assert_never
+
+from roder_trio.actors._cell import Port
+from roder_trio.actors._job import Job, JobPort
+from roder_trio.actors._log import ThreadLog
+from roder_trio.actors._services import Services
+from roder_trio.actors.manual import ManualCompaction
+from roder_trio.actors.turn import TurnJob
+from roder_trio.logic.thread.facts import View
+from roder_trio.schema.command import StartCompaction, StartJob
+
+Runner = TurnJob | ManualCompaction
+
+
+def make_runner(
+    admitted: StartJob | StartCompaction, job: Job, log: ThreadLog, port: Port, view: View, services: Services
+) -> Runner:
+    """Return the runner of an admitted job; it speaks to the thread through `port` alone."""
+    plan, thread_id = admitted.plan, log.thread_id
+    job_port = JobPort(
+        port=port,
+        grace=services.config.deadlines.append_grace,
+        show=lambda event: log.show(plan.turn_id, event),
+        publish=lambda event: services.publish_live(event, thread_id, plan.turn_id, "turn"),
+        attached_goal=lambda: log.attached_goal,
+    )
+    match admitted:
+        case StartJob():
+            return TurnJob(
+                services=services,
+                thread_id=thread_id,
+                plan=plan,
+                engine=services.engines[plan.provider],
+                model=services.engine_facts[plan.provider].models.get(plan.model),
+                job=job,
+                port=job_port,
+                view=view,
+            )
+        case StartCompaction(compaction_id=compaction_id, hint=hint):
+            return ManualCompaction(
+                services=services,
+                thread_id=thread_id,
+                plan=plan,
+                engine=services.engines[plan.provider],
+                job=job,
+                port=job_port,
+                view=view,
+                compaction_id=compaction_id,
+                hint=hint,
+            )
+    assert_never(admitted)
