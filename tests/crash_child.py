@@ -60,7 +60,7 @@ def main() -> None:
             try:
                 trio.run(run, case["flow"], case["folder"], case["append"], case["when"])
                 code = 0
-            except BaseException:
+            except BaseException:  # noqa: ASYNC103  # no task is left that could be cancelled
                 traceback.print_exc()
             finally:
                 os._exit(code)

@@ -1,6 +1,7 @@
 """Threads whose actor crashes: a few times, too often, and the threads beside them."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -124,20 +125,28 @@ class Patient(CountingEngine):
 
     def stream_turn(self, context: Any, request: Any) -> Any:
         said = [inference.Usage(rt.TokenUsage(1, 1, 2)), inference.MessageDelta("done"), inference.Completed("stop")]
-        return _Held(self, said)
+        return self._held(said)
+
+    @asynccontextmanager
+    async def _held(self, said: Sequence[Any]) -> AsyncIterator[Any]:
+        await self.let.wait()
+        async with self.play(said) as stream:
+            yield stream
 
 
-class _Held:
-    def __init__(self, engine: Patient, said: list[Any]) -> None:
-        self._engine = engine
-        self._block = engine.play(said)
+class Clinging(CountingEngine):
+    """Takes 3 s to let its stream go."""
 
-    async def __aenter__(self) -> Any:
-        await self._engine.let.wait()
-        return await self._block.__aenter__()
+    id = "clinging"
 
-    async def __aexit__(self, *details: object) -> Any:
-        return await self._block.__aexit__(*details)
+    @asynccontextmanager
+    async def stream_turn(self, context: Any, request: Any) -> AsyncIterator[Any]:
+        async with self.play([], stalls=True) as stream:
+            try:
+                yield stream
+            finally:
+                with trio.move_on_after(10, shield=True):
+                    await trio.sleep(3)
 
 
 async def test_other_threads_never_notice_a_thread_that_crashes(autojump_clock):
@@ -193,26 +202,6 @@ async def test_who_waits_for_a_turn_of_a_thread_that_is_parked_is_told(autojump_
 
 
 async def test_a_turn_that_waits_for_the_slot_is_told_of_a_crash(autojump_clock):
-    class Clinging(CountingEngine):
-        """Takes 3 s to let its stream go."""
-
-        id = "clinging"
-
-        def stream_turn(self, context: Any, request: Any) -> Any:
-            return _Clinging(self)
-
-    class _Clinging:
-        def __init__(self, engine: Clinging) -> None:
-            self._block = engine.play([], stalls=True)
-
-        async def __aenter__(self) -> Any:
-            return await self._block.__aenter__()
-
-        async def __aexit__(self, *details: object) -> Any:
-            with trio.CancelScope(shield=True):
-                await trio.sleep(3)
-            return await self._block.__aexit__(*details)
-
     engine = Clinging()
     config = rt.RuntimeConfig(default_model="any")
     async with rt.open_runtime(engines=[engine], store=exploding(), config=config) as runtime:
