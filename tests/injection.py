@@ -84,7 +84,7 @@ class Injector(trio.abc.Instrument):
 class ProbeEngine(rt.InferenceEngine):
     """Plays lists of events, the last list for ever, and knows what usage it handed to its reader.
 
-    A list may hold numbers: seconds to wait. Every event has a checkpoint before it.
+    A list may hold numbers, seconds to wait, and an exception, raised there. Every event has a checkpoint before it.
     """
 
     id = "probe"
@@ -195,6 +195,8 @@ class _Listed(_Source):
     async def next(self) -> Any:
         await trio.lowlevel.checkpoint()
         for part in self._parts:
+            if isinstance(part, Exception):
+                raise part
             if not isinstance(part, int | float):
                 return part
             await trio.sleep(part)

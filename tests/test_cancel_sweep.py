@@ -1,7 +1,7 @@
 """A turn of two rounds with a compaction between, disturbed at every one of its steps, in every way there is."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from typing import Any
 
@@ -11,13 +11,14 @@ import trio
 import trio.testing
 
 import roder_trio as rt
-from roder_trio import events, inference, items, stores, transcript
+from roder_trio import events, inference, items, stores, testing, transcript
 from roder_trio.schema.config import Deadlines
 from tests.injection import Injector, NurseryEngine, ProbeEngine, SettlingEngine, Watches, is_any, is_job, is_runtime
 from tests.turn_support import (
     DONE,
     Scene,
     call,
+    failure,
     folded_usage,
     history_of,
     say,
@@ -76,8 +77,15 @@ class Run:
     """Requests that were sent until then."""
 
 
+RETRIED = [say("hal"), used(3), say("f"), *call("c0"), say("lost"), failure("STREAM_INTERRUPTED")]
+
+
 def scripted(make: type[ProbeEngine]) -> ProbeEngine:
     return make([FIRST, SECOND], [COMPACTION])
+
+
+def retrying(make: type[ProbeEngine]) -> ProbeEngine:
+    return make([RETRIED, SECOND])
 
 
 @asynccontextmanager
@@ -87,11 +95,13 @@ async def opened(
     act: Callable[[Run], object],
     watches: Watches,
     at: Any = "before",
+    script: Callable[[type[ProbeEngine]], ProbeEngine] = scripted,
     **config: Any,
 ) -> AsyncIterator[Run]:
-    engine = scripted(make)
+    engine = script(make)
     config = {"auto_compact_token_limit": 1000, **config}
-    async with rt.open_runtime(engines=[engine], config=settings(**config)) as runtime:
+    store = testing.FaultyStore(stores.MemoryThreadStore(), before=_step, after=_step)
+    async with rt.open_runtime(engines=[engine], store=store, config=settings(**config)) as runtime:
         thread = await runtime.create_thread()
         async with runtime.subscribe_events(thread_id=thread.thread_id) as subscription:
             scene = Scene(runtime, engine, thread.thread_id, subscription)
@@ -107,6 +117,11 @@ async def opened(
             check_probe(run)
             await check(run)
             await check_next_turn(run)
+
+
+async def _step(number: int, thread_id: str, records: Any) -> None:
+    """An append has a step of its own before it writes, and one after."""
+    await trio.lowlevel.checkpoint()
 
 
 def check_probe(run: Run) -> None:
@@ -215,6 +230,36 @@ async def test_an_interrupt_that_is_asked_for_at_any_step_ends_the_turn_or_finds
         return run.injector.fired
 
     await sweep(flow, 40)
+
+
+@pytest.mark.parametrize("steers", [False, True])
+@pytest.mark.parametrize(("make", "at"), [(ProbeEngine, "after"), (NurseryEngine, "before"), (SettlingEngine, "after")])
+async def test_what_a_failed_attempt_said_is_discarded_or_kept_whatever_comes_between(
+    autojump_clock: trio.testing.MockClock, make: type[ProbeEngine], at: Any, steers: bool
+) -> None:
+    async def flow(number: int) -> bool:
+        told = trio.Event()
+
+        async with opened(make, number, lambda run: told.set(), is_job, at, retrying) as run:
+            async with trio.open_nursery() as nursery:
+
+                async def disturb() -> None:
+                    await told.wait()
+                    job = run.scene.resident.job
+                    if job is not None and steers:
+                        with suppress(rt.NoActiveTurn):
+                            await run.scene.steer(job.turn_id, "steered")
+                    elif job is not None:
+                        await run.scene.interrupt(job.turn_id)
+
+                nursery.start_soon(disturb)
+                with run.injector.watching():
+                    outcome = await run.scene.run()
+                told.set()
+            assert outcome.status == "completed" or (outcome.status == "interrupted" and not steers)
+        return run.injector.fired
+
+    await sweep(flow, 20)
 
 
 # -- a steer -----------------------------------------------------------------------------------------------------------
