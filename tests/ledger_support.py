@@ -5,11 +5,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
+import trio
 
 import roder_trio as rt
 from roder_trio import compaction, events, goals, inference, providers, stores, transcript
+from roder_trio.logic.estimate import estimate
+from roder_trio.providers.scripted import NEVER_ENDS, ScriptedEngine
 from roder_trio.schema.thread import ThreadSnapshot
-from tests.turn_support import Scene, folded_usage, one_thread, settings
+from roder_trio.stores._batch import checked_batch
+from tests.turn_support import DONE, Scene, failure, folded_usage, one_thread, settings, used
 
 COMPACTION_EVENTS = (
     events.ContextCompactionStarted,
@@ -149,3 +153,60 @@ async def compact_directly(scene: Scene) -> str | None:
     assert isinstance(outcome, compaction.Compacted)
     assert list(outcome.window) == [(await scene.history())[-1]]
     return None
+
+
+GO = transcript.UserMessage("go")
+AGAIN = inference.ProviderMetadata({"end_turn": False})
+COMMIT = [used(30, 10), boundary(), DONE]
+"""A compaction that commits a boundary, for 40 tokens."""
+
+
+def limit(tokens: int, **values: Any) -> rt.RuntimeConfig:
+    return settings(auto_compact_token_limit=tokens, **values)
+
+
+def sealed(tokens: int) -> transcript.ProviderMetadata:
+    """A boundary that is estimated at this many tokens."""
+    found = item() | {"encrypted_content": "s"}
+    missing = tokens - estimate([transcript.ProviderMetadata({"output": [found], "compacted_input": [found]})])
+    found |= {"encrypted_content": "s" * (4 * missing + 4)}
+    sealed = transcript.ProviderMetadata({"output": [found], "compacted_input": [found]})
+    assert estimate([sealed]) == tokens
+    return sealed
+
+
+def skips(scene: Scene) -> list[str]:
+    return [event.reason for event in scene.of(events.ContextCompactionSkipped)]
+
+
+class StuckAtTheDoor(ScriptedEngine):
+    """Its first compaction never opens."""
+
+    def compact_turn(self, context: Any, request: Any) -> Any:
+        block = super().compact_turn(context, request)
+        return self._never(block) if len(self.compact_requests) == 1 else block
+
+    @asynccontextmanager
+    async def _never(self, block: Any) -> AsyncIterator[Any]:
+        await trio.sleep_forever()
+        yield block
+
+
+PHASES: dict[str, tuple[Any, int]] = {
+    "opening": ("stuck", 0),
+    "reading": ([used(30, 10), boundary(), NEVER_ENDS], 40),
+    "back-off": ([used(30, 10), failure(retry_after=60.0)], 40),
+}
+
+
+def engine_in(phase: str, *steps: Any, **more: Any) -> ScriptedEngine:
+    first = PHASES[phase][0]
+    kind = StuckAtTheDoor if first == "stuck" else ScriptedEngine
+    return kind(steps, compact=[[DONE] if first == "stuck" else first, COMMIT], **more)
+
+
+class InstantStore(stores.MemoryThreadStore):
+    """Stores without ever yielding."""
+
+    async def append(self, thread_id: str, records: Any) -> None:
+        self._active[thread_id].add(checked_batch(thread_id, records))

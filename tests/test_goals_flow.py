@@ -561,7 +561,7 @@ async def test_a_turn_of_another_goal_leaves_the_new_one_as_it_is(autojump_clock
         assert await used_and_status(scene) == (0, "blocked")
 
 
-# -- fold(all events) == live goal ---------------------------------------------------------------------------------------
+# -- fold(all events) == live goal -------------------------------------------------------------------------------------
 
 statuses = st.sampled_from([None, "active", "paused", "blocked", "usage_limited", "complete"])
 patches = st.fixed_dictionaries(
