@@ -11,7 +11,7 @@ from roder_trio.logic.item import fold_items
 
 NOW = datetime(2026, 10, 3, tzinfo=UTC)
 DONE = inference.Completed("stop")
-HIDES_NOTHING = rt.RuntimeConfig(reliability=rt.ReliabilityConfig(provider_retry_initial_backoff=0.0))
+AT_ONCE = rt.RuntimeConfig(reliability=rt.ReliabilityConfig(provider_retry_initial_backoff=0.0))
 """Settings under which a retry waits for nothing."""
 
 

@@ -12,7 +12,7 @@ from roder_trio import codec, events, inference, items, stores, transcript
 from roder_trio.logic.item import merge
 from tests.event_support import (
     DONE,
-    HIDES_NOTHING,
+    AT_ONCE,
     NOW,
     call,
     counted,
@@ -263,7 +263,7 @@ async def test_reasoning_after_text_and_text_of_another_phase_are_items_of_their
 
 
 async def test_text_of_an_attempt_that_is_tried_again_is_discarded_and_comes_under_a_new_id():
-    async with opened([say("ha"), lost()], [say("hallo"), DONE], config=HIDES_NOTHING) as (runtime, _, thread_id):
+    async with opened([say("ha"), lost()], [say("hallo"), DONE], config=AT_ONCE) as (runtime, _, thread_id):
         outcome, seen = await follow_one_turn(runtime, thread_id)
         assert [item.text for item in await view_of(runtime, thread_id)] == ["hello", "hallo"]
     first, second = f"{outcome.turn_id}-message", f"{outcome.turn_id}-message-2"
