@@ -9,10 +9,12 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from roder_trio.schema.event import Event, ThreadMetadataChanged
+from roder_trio.schema.event import Event, PolicyModeChanged, ThreadMetadataChanged
 from roder_trio.schema.goal import GoalPatch
 from roder_trio.schema.ids import is_text, is_text_or_none
 from roder_trio.schema.item import ItemEventKind
+from roder_trio.schema.policy import ApprovalOutcome, ExternalOutcome, Verdict
+from roder_trio.schema.tool import ToolOutput, ToolSpec
 from roder_trio.schema.transcript import ProviderMetadata, TranscriptItem, UserMessage
 from roder_trio.schema.turn import OutputOptions
 
@@ -186,6 +188,30 @@ class BeginDirectCompaction:
     target: Any
 
 
+@attrs.frozen
+class ResolveApproval:
+    """Answer a request for consent; True for the first answer to a pending one."""
+
+    approval_id: str = attrs.field(validator=is_text)
+    outcome: ApprovalOutcome = ApprovalOutcome.APPROVED
+
+
+@attrs.frozen
+class ResolveExternal:
+    """Answer a request to run a call; True for the first answer to a pending one."""
+
+    request_id: str = attrs.field(validator=is_text)
+    outcome: ExternalOutcome = ExternalOutcome.RESOLVED
+    output: ToolOutput | None = None
+
+
+@attrs.frozen
+class ChangePolicy:
+    """The thread's policy mode has changed; `event` is stored if the mode is its own."""
+
+    event: PolicyModeChanged | None = None
+
+
 # -- reports -----------------------------------------------------------------------------------------------------------
 
 
@@ -247,6 +273,45 @@ class ToolResultsDone:
 
     turn_id: str
     items: tuple[TranscriptItem, ...]
+
+
+@attrs.frozen
+class RecordToolEvents:
+    """Store what happened to a call before it ran."""
+
+    turn_id: str
+    events: tuple[Event, ...]
+
+
+@attrs.frozen(kw_only=True)
+class RequestApproval:
+    """A call needs consent; decided once more by the mode of that moment, so that no needless question is shown."""
+
+    turn_id: str
+    approval_id: str
+    call_id: str
+    arguments: str
+    spec: ToolSpec
+    verdicts: tuple[Verdict, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class RequestExternal:
+    """The host is to run a call."""
+
+    turn_id: str
+    request_id: str
+    call_id: str
+    name: str
+    arguments: str
+
+
+@attrs.frozen
+class AwaitAnswer:
+    """Answered with what resolved a request of this turn, once something did."""
+
+    turn_id: str
+    request_id: str
 
 
 @attrs.frozen
@@ -313,6 +378,10 @@ class TurnPlan:
     reasoning: str | None = None
     options: TurnOptions = TurnOptions()
     developer_instructions: str | None = None
+    workspace: str | None = None
+    tool_allowlist: tuple[str, ...] = ()
+    message: UserMessage | None = None
+    """What the turn began with; None for a compaction."""
 
 
 @attrs.frozen
@@ -349,6 +418,22 @@ class FreeSlot:
 
 
 @attrs.frozen
+class Answer:
+    """What the turn's call waits for has come."""
+
+    request_id: str
+    value: Any
+
+
+@attrs.frozen
+class Remember:
+    """An approval is pending; these are its terms, should the mode change."""
+
+    approval_id: str
+    terms: Any
+
+
+@attrs.frozen
 class EndTurn:
     """The turn's terminal event is stored; those who wait for it are answered."""
 
@@ -363,4 +448,6 @@ class Publish:
     turn_id: str | None = None
 
 
-Effect: TypeAlias = StartJob | StartCompaction | CancelJob | PreemptStep | FreeSlot | EndTurn | Publish
+Effect: TypeAlias = (
+    Answer | Remember | StartJob | StartCompaction | CancelJob | PreemptStep | FreeSlot | EndTurn | Publish
+)

@@ -7,6 +7,9 @@ from typing import Any
 
 import attrs
 
+from roder_trio.schema.ids import as_tuple
+from roder_trio.schema.policy import PolicyMode
+
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 
@@ -36,6 +39,11 @@ def _integer(minimum: int | None = None, *, optional: bool = False) -> Validator
 def _flag(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
     if type(value) is not bool:
         raise ValueError(f"{attribute.name} must be True or False, not {value!r}")
+
+
+def _names(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    if not all(isinstance(name, str) and name for name in value):
+        raise ValueError(f"{attribute.name} must be names of tools, not {value!r}")
 
 
 def _text(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -78,6 +86,12 @@ class ReliabilityConfig:
     """Seconds without an event after which a stream fails."""
     max_model_calls_per_turn: int = attrs.field(default=512, validator=_integer(1))
     """Sampling attempts of one turn, retries included."""
+    max_tool_failures_per_turn: int = attrs.field(default=128, validator=_integer(1))
+    """Error results of one turn."""
+    max_consecutive_tool_failures: int = attrs.field(default=5, validator=_integer(1))
+    """Error results in a row."""
+    continue_on_failure_limit: bool = attrs.field(default=True, validator=_flag)
+    """Whether a row of failures is met with a nudge; False: the turn fails."""
 
 
 @attrs.frozen(kw_only=True)
@@ -92,6 +106,12 @@ class Deadlines:
     """Leaving a stream's block."""
     close_step_grace: float = attrs.field(default=10.0, validator=_number(0, above=True))
     """All that ends a step."""
+    tool_cancel_grace: float = attrs.field(default=5.0, validator=_number(0, above=True))
+    """A cancelled tool's cleanup."""
+    policy_timeout: float = attrs.field(default=10.0, validator=_number(0, above=True))
+    """One policy, asked about one call."""
+    hook_timeout: float = attrs.field(default=10.0, validator=_number(0, above=True))
+    """One hook."""
     turn_exit_grace: float = attrs.field(default=10.0, validator=_number(0, above=True))
     """The wait of a cancelled `run_turn` or `turn` for the turn's end."""
     sink_timeout: float = attrs.field(default=2.0, validator=_number(0, above=True))
@@ -120,6 +140,24 @@ class RuntimeConfig:
     """The path of a TOML file that is merged over the shipped catalog, read once at the start."""
     auto_compact_token_limit: int | None = attrs.field(default=None, validator=_integer(0, optional=True))
     """Tokens; None: by the catalog; 0: never."""
+    policy_mode: PolicyMode = attrs.field(default=PolicyMode.ACCEPT_ALL, converter=PolicyMode)
+    """Of threads without a mode of their own; may be given as its text."""
+    interactive: bool = attrs.field(default=True, validator=_flag)
+    """False: whatever would ask is refused."""
+    tool_allowlist: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, validator=_names)
+    """() allows all."""
+    denied_tools: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, validator=_names)
+    """Final in every mode."""
+    parallel_tool_calls: bool = attrs.field(default=True, validator=_flag)
+    """False: every call is exclusive."""
+    max_parallel_tools: int = attrs.field(default=8, validator=_integer(1))
+    """Calls of one step that run side by side."""
+    tool_timeout: float | None = attrs.field(default=None, validator=_number(0, above=True, optional=True))
+    """Seconds, of a tool without its own."""
+    approval_timeout: float | None = attrs.field(default=None, validator=_number(0, above=True, optional=True))
+    """Seconds that a call waits for consent."""
+    output_retries: int = attrs.field(default=2, validator=_integer(0))
+    """Rounds that may repair a structured answer."""
     max_pending_steers: int = attrs.field(default=64, validator=_integer(1))
     max_resident_threads: int = attrs.field(default=256, validator=_integer(1))
     delta_checkpoint_interval: float = attrs.field(default=0.5, validator=_number(0, above=True))

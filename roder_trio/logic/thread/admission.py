@@ -1,5 +1,7 @@
 """Whether a turn or a manual compaction may begin, and what it runs with."""
 
+import attrs
+
 from roder_trio.errors import (
     BadWorkspace,
     EmptyMessage,
@@ -48,6 +50,7 @@ def start_turn(state: ThreadState, command: StartTurn, facts: Facts) -> Decision
     ]
     if state.last_model is not None and state.last_model != (plan.provider, plan.model):
         drafts.append(AppendItem(plan.turn_id, _model_switch(state.last_model, plan)))
+    plan = attrs.evolve(plan, message=command.message)
     return Decision(tuple(drafts), (StartJob(plan),), reply=plan.turn_id)
 
 
@@ -95,6 +98,8 @@ def choose(state: ThreadState, turn_id: str, options: TurnOptions, facts: Facts)
         reasoning=reasoning,
         options=options,
         developer_instructions=metadata.developer_instructions,
+        workspace=options.workspace or metadata.workspace or config.workspace,
+        tool_allowlist=metadata.tool_allowlist,
     )
     return plan, engine
 

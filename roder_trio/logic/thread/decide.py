@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from roder_trio.errors import NoActiveTurn, ThreadNotFound
-from roder_trio.logic.thread import admission, goals, host, turns
+from roder_trio.logic.thread import admission, goals, host, tools, turns
 from roder_trio.logic.thread.facts import Decision, Deferred, Facts
 from roder_trio.logic.thread.goals import read_goal
 from roder_trio.logic.thread.state import ThreadState
@@ -29,6 +29,12 @@ _HANDLERS: Mapping[type, Handler] = {
     c.RecordCompaction: turns.record_compaction,
     c.CommitCompaction: turns.commit_compaction,
     c.JobEnded: turns.job_ended,
+    c.RecordToolEvents: tools.record_tool_events,
+    c.RequestApproval: tools.request_approval,
+    c.RequestExternal: tools.request_external,
+    c.ResolveApproval: tools.resolve_approval,
+    c.ResolveExternal: tools.resolve_external,
+    c.ChangePolicy: tools.change_policy,
     c.GetGoal: lambda state, command, facts: Decision(reply=read_goal(state, facts)),
     c.SetGoal: goals.set_goal,
     c.ClearGoal: goals.clear_goal,
@@ -45,6 +51,9 @@ _HANDLERS: Mapping[type, Handler] = {
 
 _OF_NO_THREAD: Mapping[type, Any] = {
     c.Archive: False,
+    c.ChangePolicy: None,
+    c.ResolveApproval: False,
+    c.ResolveExternal: False,
     c.Checkpoint: None,
     c.ClearGoal: False,
     c.GetGoal: None,

@@ -14,6 +14,8 @@ from roder_trio.logic.window import Window
 from roder_trio.schema.command import Effect
 from roder_trio.schema.config import RuntimeConfig
 from roder_trio.schema.inference import EngineTarget, InferenceCapabilities, ModelDescriptor
+from roder_trio.schema.policy import PolicyMode, Verdict
+from roder_trio.schema.tool import ToolSpec
 
 
 class Phase(enum.Enum):
@@ -50,6 +52,14 @@ class EngineFacts:
     target: EngineTarget | None
 
 
+@attrs.frozen
+class ApprovalTerms:
+    """By what a pending request for consent is decided again when the mode changes."""
+
+    spec: ToolSpec
+    verdicts: tuple[Verdict, ...] = ()
+
+
 @attrs.frozen(kw_only=True)
 class Facts:
     """One moment, as a decision sees it."""
@@ -64,6 +74,10 @@ class Facts:
     config: RuntimeConfig
     engines: Mapping[str, EngineFacts]
     totals: ThreadTotals
+    policy_mode: PolicyMode = PolicyMode.ACCEPT_ALL
+    """The thread's own, else the runtime's."""
+    terms: Mapping[str, ApprovalTerms] = attrs.field(factory=dict)
+    """Those of pending requests for consent, by approval id."""
 
 
 @attrs.frozen

@@ -27,7 +27,14 @@ def close_open_work(state: ThreadState, ledger: Ledger, facts: Facts) -> tuple[D
         return stray
     usage = ledger.turn(turn.turn_id)
     event = TurnInterrupted(RESTART, None if usage.is_empty else usage, undelivered(state))
-    end = end_open_turn(state, facts, event, call_error="runtime restarted", compaction_reason=RESTART)
+    end = end_open_turn(
+        state,
+        facts,
+        event,
+        call_error="runtime restarted",
+        asked_error="outcome unknown after restart",
+        compaction_reason=RESTART,
+    )
     return (*_unfinished_text(state, turn.turn_id, facts.now), *stray, *end)
 
 

@@ -14,11 +14,15 @@ from roder_trio.logic.item import ItemFold, ItemNumbers, merge, project_turn
 from roder_trio.logic.usage import Ledger
 from roder_trio.logic.window import History
 from roder_trio.schema.event import (
+    ApprovalRequested,
+    ApprovalResolved,
     ContextCompactionCancelled,
     ContextCompactionFailed,
     ContextCompactionRecorded,
     ContextCompactionStarted,
     EventEnvelope,
+    ExternalToolRequested,
+    ExternalToolResolved,
     GoalCleared,
     GoalTimeRecorded,
     GoalUpdated,
@@ -63,6 +67,10 @@ class OpenTurn:
     """Accepted and not delivered yet, oldest first."""
     calls: dict[str, ToolCall] = attrs.field(factory=dict)
     """Calls without a result, in call order."""
+    call_ids: set[str] = attrs.field(factory=set)
+    """The ids of all its calls."""
+    pending: dict[str, ApprovalRequested | ExternalToolRequested] = attrs.field(factory=dict)
+    """Requests for consent, and to the host, that have no answer, oldest first."""
 
 
 @attrs.define(eq=False)
@@ -89,6 +97,8 @@ class ThreadState:
     opening_tokens: int = 0
     opening_time: float = 0.0
     goal_time: float = 0.0
+    call_ids: set[str] = attrs.field(factory=set)
+    """The ids of all calls outside the open turn."""
     extensions: dict[tuple[str, str], ExtensionStateRecord] = attrs.field(factory=dict)
 
     def turn(self, turn_id: str) -> TurnEntry:
@@ -125,6 +135,10 @@ def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
             state.compactions[event.compaction_id] = turn_id
         case ContextCompactionRecorded() | ContextCompactionFailed() | ContextCompactionCancelled() as event:
             state.compactions.pop(event.compaction_id, None)
+        case ApprovalRequested() | ExternalToolRequested() as event if state.open_turn is not None:
+            state.open_turn.pending[_request_id(event)] = event
+        case ApprovalResolved() | ExternalToolResolved() as event if state.open_turn is not None:
+            state.open_turn.pending.pop(_request_id(event), None)
         case GoalUpdated() | GoalCleared() | GoalTimeRecorded() as event:
             _fold_goal(state, event)
         case ThreadMetadataChanged() as event:
@@ -133,6 +147,12 @@ def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
             state.metadata = attrs.evolve(state.metadata, **given)
         case _:
             pass  # usage stands on the board; unknown events of newer versions change nothing
+
+
+def _request_id(
+    event: ApprovalRequested | ApprovalResolved | ExternalToolRequested | ExternalToolResolved,
+) -> str:
+    return event.approval_id if isinstance(event, ApprovalRequested | ApprovalResolved) else event.request_id
 
 
 def fold_item(state: ThreadState, event: ThreadItemEvent) -> None:
@@ -199,11 +219,14 @@ def _append(state: ThreadState, turn_id: str, event: TranscriptItemAppended) -> 
         entry.answer = item.text
     turn = state.open_turn
     if turn is None or turn.turn_id != turn_id:
+        if isinstance(item, ToolCall):
+            state.call_ids.add(item.id)
         return
     if event.steer_id is not None:
         turn.steers = [steer for steer in turn.steers if steer.steer_id != event.steer_id]
     if isinstance(item, ToolCall):
         turn.calls[item.id] = item
+        turn.call_ids.add(item.id)
     elif isinstance(item, ToolResult):
         turn.calls.pop(item.id, None)
 
@@ -212,7 +235,8 @@ def _end_turn(state: ThreadState, turn_id: str, event: TerminalEvent) -> None:
     entry = state.turn(turn_id)
     if entry.terminal is None:
         entry.terminal = event
-    if state.is_open(turn_id):
+    if state.open_turn is not None and state.is_open(turn_id):
+        state.call_ids |= state.open_turn.call_ids
         state.open_turn = None
 
 

@@ -11,6 +11,7 @@ from roder_trio.errors import NoActiveTurn, StaleWindow, SteerQueueFull, Unknown
 from roder_trio.logic.boundary import is_boundary
 from roder_trio.logic.compaction import compaction_items, has_open_call
 from roder_trio.logic.estimate import estimate
+from roder_trio.logic.thread import tools
 from roder_trio.logic.thread.draft import AppendItem, DiscardOpen, Draft, Emit
 from roder_trio.logic.thread.facts import DEFERRED, VIEW, Decision, Deferred, Facts, Phase
 from roder_trio.logic.thread.goals import at_turn_end
@@ -194,18 +195,25 @@ def end_open_turn(
     items: Iterable[TranscriptItem] = (),
     *,
     call_error: str,
+    asked_error: str | None = None,
     compaction_reason: str = "interrupted",
 ) -> tuple[Draft, ...]:
-    """Return all of the commit that ends the open turn early: every call gets a result, every pending thing its end."""
+    """Return all of the commit that ends the open turn early: every call gets a result, every pending thing its end.
+
+    `asked_error` is the text for calls that the host was asked to run; None: the same as for the others.
+    """
     turn = state.open_turn
     if turn is None:
         return ()
-    spoken = [item for item in items if not isinstance(item, ErrorNote)]
+    spoken = [item for item in items if not isinstance(item, ErrorNote | ToolResult)]
     notes = [item for item in items if isinstance(item, ErrorNote)]
-    answered = {item.id for item in spoken if isinstance(item, ToolResult)}
+    answered = {item.id: item for item in items if isinstance(item, ToolResult)}
     calls = [*turn.calls.values(), *(item for item in spoken if isinstance(item, ToolCall))]
-    results = [ToolResult(c.id, c.name, call_error, is_error=True) for c in calls if c.id not in answered]
+    asked = tools.asked_of_host(turn)
+    errors = {call.id: asked_error or call_error if call.id in asked else call_error for call in calls}
+    results = [answered.get(c.id) or ToolResult(c.id, c.name, errors[c.id], is_error=True) for c in calls]
     return (
+        *tools.cancelled_requests(turn),
         *_appended(turn.turn_id, [*spoken, *results]),
         *_cancelled(state, turn.turn_id, compaction_reason),
         DiscardOpen(turn.turn_id, hosted=True),

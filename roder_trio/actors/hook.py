@@ -1,0 +1,160 @@
+"""Asking hooks and policies, each within its time; what they fail at is told, and never stops more than it may."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from roder_trio.ports import Hook, Policy
+from roder_trio.schema.config import Deadlines
+from roder_trio.schema.event import Event, EventEnvelope, HookFailed
+from roder_trio.schema.policy import Deny, PolicyDecision, Rewrite, Verdict
+from roder_trio.schema.tool import ToolContext, ToolOutput, ToolSpec
+from roder_trio.schema.transcript import UserMessage
+from roder_trio.schema.turn import TurnOutcome
+
+log = logging.getLogger(__name__)
+
+MAX_MESSAGE = 300
+TURN_ENDED_BACKLOG = 4096
+
+Tell = Callable[[Event], None]
+
+
+@attrs.frozen
+class Called:
+    """What the hooks made of a call: denied, or arguments with the names of those that rewrote them, in order."""
+
+    denied: Deny | None = None
+    arguments: Mapping[str, Any] | None = None
+    rewritten: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+
+
+class Hooks:
+    """All hooks of a runtime, in the order of registration."""
+
+    def __init__(self, hooks: Sequence[Hook], deadlines: Deadlines) -> None:
+        self._hooks = tuple(hooks)
+        self._seconds = deadlines.hook_timeout
+        self._send, self._receive = trio.open_memory_channel[tuple[TurnOutcome, Tell]](TURN_ENDED_BACKLOG)
+        self._done = trio.Event()
+
+    async def turn_starting(self, thread_id: str, turn_id: str, message: UserMessage, tell: Tell) -> str | None:
+        """Return the context that the hooks add to a turn's requests; None if they add none."""
+        texts = []
+        for hook in self._hooks:
+            text = await self._ask(hook, "turn_starting", lambda h=hook: h.turn_starting(thread_id, turn_id, message), tell)
+            if isinstance(text, str) and text:
+                texts.append(text)
+            elif text is not None and not isinstance(text, str):
+                tell(_nonsense(hook, "turn_starting", text))
+        return "\n\n".join(texts) or None
+
+    async def tool_calling(
+        self, context: ToolContext, name: str, arguments: Mapping[str, Any], tell: Tell
+    ) -> Called:
+        """Ask the hooks about a call, each seeing the rewrite of the one before."""
+        rewritten: list[tuple[str, Mapping[str, Any]]] = []
+        for hook in self._hooks:
+            now = arguments
+            answer = await self._ask(hook, "tool_calling", lambda h=hook, a=now: h.tool_calling(context, name, a), tell)
+            match answer:
+                case Deny():
+                    return Called(answer, arguments, tuple(rewritten))
+                case Rewrite(changed) if isinstance(changed, Mapping):
+                    arguments = dict(changed)
+                    rewritten.append((type(hook).__name__, arguments))
+                case None:
+                    pass
+                case _:
+                    tell(_nonsense(hook, "tool_calling", answer))
+        return Called(None, arguments, tuple(rewritten))
+
+    async def tool_called(
+        self, context: ToolContext, name: str, arguments: Mapping[str, Any], output: ToolOutput, tell: Tell
+    ) -> None:
+        """Tell the hooks how a call ended."""
+        for hook in self._hooks:
+            await self._ask(hook, "tool_called", lambda h=hook: h.tool_called(context, name, arguments, output), tell)
+
+    async def compaction(self, point: str, event: EventEnvelope, tell: Tell) -> None:
+        """Tell the hooks that a compaction begins or has ended."""
+        for hook in self._hooks:
+            await self._ask(hook, point, lambda h=hook: getattr(h, point)(event), tell)
+
+    # -- after a turn ------------------------------------------------------------------------------------------------
+
+    def turn_ended(self, outcome: TurnOutcome, tell: Tell) -> None:
+        """Have the hooks told that a turn ended, from a task of the runtime, without waiting."""
+        if not self._hooks:
+            return
+        try:
+            self._send.send_nowait((outcome, tell))
+        except (trio.WouldBlock, trio.ClosedResourceError):
+            tell(HookFailed("hooks", "turn_ended", "too many ended turns wait for their hooks"))
+
+    async def run(self) -> None:
+        """Tell of ended turns, in order, until the runtime is left and all was told."""
+        async with self._receive:
+            async for outcome, tell in self._receive:
+                for hook in self._hooks:
+                    await self._ask(hook, "turn_ended", lambda h=hook, o=outcome: h.turn_ended(o), tell)
+        self._done.set()
+
+    async def flushed(self) -> None:
+        """No further turn ends; wait until all was told."""
+        self._send.close()
+        await self._done.wait()
+
+    async def _ask(self, hook: Hook, point: str, ask: Callable[[], Awaitable[Any]], tell: Tell) -> Any:
+        message = None
+        with trio.move_on_after(self._seconds) as scope:
+            try:
+                return await ask()
+            except Exception as error:
+                log.warning("a hook failed at %s", point, exc_info=error)
+                message = f"{type(error).__name__}: {error}"
+        if scope.cancelled_caught:
+            message = f"it took longer than {self._seconds:g} s"
+        tell(HookFailed(type(hook).__name__, point, (message or "it failed")[:MAX_MESSAGE]))
+        return None
+
+
+class Policies:
+    """All policies of a runtime, in the order of registration."""
+
+    def __init__(self, policies: Sequence[Policy], deadlines: Deadlines) -> None:
+        self._policies = tuple(policies)
+        self._seconds = deadlines.policy_timeout
+
+    async def verdicts(
+        self, context: ToolContext, spec: ToolSpec, arguments: Mapping[str, Any]
+    ) -> tuple[Verdict, ...]:
+        """Ask every policy about a call, once. One that fails or overruns denies it."""
+        found = []
+        for policy in self._policies:
+            verdict = await self._ask(policy, context, spec, arguments)
+            if verdict is not None:
+                found.append(verdict)
+        return tuple(found)
+
+    async def _ask(
+        self, policy: Policy, context: ToolContext, spec: ToolSpec, arguments: Mapping[str, Any]
+    ) -> Verdict | None:
+        name = type(policy).__name__
+        with trio.move_on_after(self._seconds):
+            try:
+                verdict = await policy.decide(context, spec, arguments)
+            except Exception as error:
+                log.warning("a policy failed", exc_info=error)
+                return Verdict(PolicyDecision.DENIED, f"the policy {name} failed: {type(error).__name__}")
+            if verdict is None or isinstance(verdict, Verdict):
+                return verdict
+            return Verdict(PolicyDecision.DENIED, f"the policy {name} answered nonsense")
+        return Verdict(PolicyDecision.DENIED, f"the policy {name} took longer than {self._seconds:g} s")
+
+
+def _nonsense(hook: Hook, point: str, answer: object) -> HookFailed:
+    return HookFailed(type(hook).__name__, point, f"it answered with {type(answer).__name__}")

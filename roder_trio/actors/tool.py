@@ -1,0 +1,326 @@
+"""The calls of one step: each goes through its pipeline, runs in its turn, and gets exactly one result.
+
+Everything that can be settled before a call runs (lookup, arguments, hooks, policy, consent) is settled for all calls
+side by side. Then they run in model order, neighbours that may run together as one group. Results are stored in call
+order, whichever ended first. A tool's failure is data for the model; only a cancel and a failed append leave here.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+
+from roder_trio.actors._job import JobPort
+from roder_trio.actors._services import Services, new_id
+from roder_trio.logic import policy as consent
+from roder_trio.logic.tool import arguments as rules
+from roder_trio.logic.tool.caps import capped
+from roder_trio.logic.tool.offer import is_permitted
+from roder_trio.logic.tool.result import failure
+from roder_trio.logic.tool.schedule import schedule
+from roder_trio.ports import HostRunTool, Tool
+from roder_trio.schema.command import (
+    AwaitAnswer,
+    ItemsDone,
+    RecordToolEvents,
+    RequestApproval,
+    RequestExternal,
+    ResolveApproval,
+    ResolveExternal,
+    TurnPlan,
+)
+from roder_trio.schema.event import (
+    PolicyDecided,
+    ToolArgumentsRewritten,
+    ToolCallRepaired,
+    ToolFinished,
+    ToolOutputTruncated,
+    ToolProgress,
+    ToolStarted,
+)
+from roder_trio.schema.policy import ApprovalOutcome, ExternalOutcome, PolicyDecision, PolicyMode
+from roder_trio.schema.tool import ToolContext, ToolOutput
+from roder_trio.schema.transcript import ToolCall, ToolResult
+
+log = logging.getLogger(__name__)
+
+_CONSENT = (ApprovalOutcome.APPROVED, ApprovalOutcome.POLICY_APPROVED)
+
+
+@attrs.define(eq=False)
+class _Call:
+    """One call on its way: either ready to run, with its tool and arguments, or answered already."""
+
+    call: ToolCall
+    tool: Tool | None = None
+    arguments: Mapping[str, Any] = attrs.field(factory=dict)
+    output: ToolOutput | None = None
+    result: ToolResult | None = None
+    prepared: trio.Event = attrs.field(factory=trio.Event)
+    finished: trio.Event = attrs.field(factory=trio.Event)
+
+
+@attrs.define(eq=False, kw_only=True)
+class ToolBatch:
+    """The calls of one step, from their storing to the last result."""
+
+    services: Services
+    thread_id: str
+    plan: TurnPlan
+    port: JobPort
+    calls: Sequence[ToolCall]
+    finish_reason: str | None
+    deadline: float
+    """In trio's time; infinite if the turn has none."""
+    cut: Callable[[], bool]
+    """Whether a recorded cause wants the turn to end."""
+    _entries: list[_Call] = attrs.field(init=False, factory=list)
+    _stored: int = attrs.field(init=False, default=0)
+
+    async def run(self) -> tuple[ToolResult, ...]:
+        """Run all calls and store their results; returns them in call order. Raises StorageError.
+
+        A cancel ends the tools first; `leftover` then has what ended and isn't stored yet.
+        """
+        self._entries = [_Call(call) for call in self.calls]
+        async with trio.open_nursery() as nursery:
+            for entry in self._entries:
+                nursery.start_soon(self._prepare, entry)
+            nursery.start_soon(self._store_in_order)
+            for group in schedule(self._entries, self._is_exclusive, parallel=self.services.config.parallel_tool_calls):
+                await self._run_group(group)
+        return tuple(entry.result for entry in self._entries if entry.result is not None)
+
+    def leftover(self) -> tuple[ToolResult, ...]:
+        """Return results that aren't stored yet, in call order."""
+        return tuple(entry.result for entry in self._entries[self._stored :] if entry.result is not None)
+
+    # -- order -------------------------------------------------------------------------------------------------------
+
+    def _is_exclusive(self, entry: _Call) -> bool:
+        tool = self.services.tools.get(entry.call.name)
+        return tool is not None and tool.spec.concurrency == "exclusive"
+
+    async def _run_group(self, group: Sequence[_Call]) -> None:
+        """Run neighbours side by side, as many as may; each as soon as nothing keeps it waiting."""
+        send, receive = trio.open_memory_channel[_Call](len(group))
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(len(group), self.services.config.max_parallel_tools)):
+                nursery.start_soon(self._work, receive.clone())
+            receive.close()
+            async with send, trio.open_nursery() as feeders:
+                for entry in group:
+                    feeders.start_soon(self._feed, entry, send)
+
+    async def _feed(self, entry: _Call, send: "trio.MemorySendChannel[_Call]") -> None:
+        await entry.prepared.wait()
+        await send.send(entry)
+
+    async def _work(self, receive: "trio.MemoryReceiveChannel[_Call]") -> None:
+        async with receive:
+            async for entry in receive:
+                if entry.output is None:
+                    entry.output = await self._run(entry)
+                self._finish(entry, entry.output)
+
+    async def _store_in_order(self) -> None:
+        for entry in self._entries:
+            await entry.finished.wait()
+            if entry.result is not None:
+                await self.port.report(ItemsDone(self.plan.turn_id, (entry.result,)))
+            self._stored += 1
+
+    # -- before it runs ----------------------------------------------------------------------------------------------
+
+    async def _prepare(self, entry: _Call) -> None:
+        """Settle all that comes before the running; a call that is refused has its output then."""
+        refusal = await self._settle(entry)
+        if refusal is not None:
+            entry.output = ToolOutput(refusal, is_error=True)
+        entry.prepared.set()
+
+    async def _settle(self, entry: _Call) -> str | None:
+        """Return why the call isn't run; None if it is."""
+        found = self._look_up(entry)
+        if found is not None:
+            return found
+        tool = entry.tool
+        assert tool is not None
+        refused = self._check_arguments(entry, tool, entry.call.arguments)
+        if refused is not None:
+            return refused
+        refused = await self._ask_hooks(entry, tool)
+        if refused is not None:
+            return refused
+        return await self._ask_policy(entry, tool)
+
+    def _look_up(self, entry: _Call) -> str | None:
+        name, config = entry.call.name, self.services.config
+        allowlists = (config.tool_allowlist, self.plan.tool_allowlist)
+        offered = [known for known in self.services.tools if is_permitted(known, *allowlists)]
+        entry.tool = self.services.tools.get(name)
+        if entry.tool is None:
+            return rules.unknown_tool(name, offered).text
+        return None if is_permitted(name, *allowlists) else rules.forbidden_tool(name, offered).text
+
+    def _check_arguments(self, entry: _Call, tool: Tool, text: str) -> str | None:
+        checked = rules.check(tool.spec, text, self.finish_reason, self.services.validators[tool.spec.name])
+        if isinstance(checked, rules.Refused):
+            return f"invalid arguments: {checked.text}" if checked.klass != rules.UNKNOWN_TOOL else checked.text
+        if checked.repaired:
+            self.port.publish(ToolCallRepaired(entry.call.id))
+        entry.arguments = checked.arguments
+        return None
+
+    async def _ask_hooks(self, entry: _Call, tool: Tool) -> str | None:
+        name, context = tool.spec.name, self._context(entry)
+        called = await self.services.hooks.tool_calling(context, name, entry.arguments, self.port.publish)
+        if called.denied is not None:
+            return f"denied by hook: {called.denied.reason}" if called.denied.reason else "denied by hook"
+        if not called.rewritten:
+            return None
+        try:
+            texts = [(by, json.dumps(arguments, allow_nan=False)) for by, arguments in called.rewritten]
+        except (TypeError, ValueError) as error:
+            return f"invalid arguments: a hook rewrote them to what isn't JSON: {error}"
+        rewritten = tuple(ToolArgumentsRewritten(entry.call.id, text, by) for by, text in texts)
+        await self.port.report(RecordToolEvents(self.plan.turn_id, rewritten))
+        return self._check_arguments(entry, tool, texts[-1][1])
+
+    # -- consent -----------------------------------------------------------------------------------------------------
+
+    async def _ask_policy(self, entry: _Call, tool: Tool) -> str | None:
+        services, call = self.services, entry.call
+        verdicts = await services.policies.verdicts(self._context(entry), tool.spec, entry.arguments)
+        ruling = consent.decide(self._mode, tool.spec, services.config.denied_tools, verdicts)
+        self.port.publish(PolicyDecided(call.id, ruling.decision, ruling.reason, ruling.rule))
+        if ruling.decision is PolicyDecision.DENIED:
+            return ruling.refusal
+        if ruling.decision is not PolicyDecision.ASK:
+            return None
+        if not services.config.interactive:
+            return consent.NOBODY_CAN_APPROVE
+        approval_id = new_id()
+        request = RequestApproval(
+            turn_id=self.plan.turn_id,
+            approval_id=approval_id,
+            call_id=call.id,
+            arguments=json.dumps(dict(entry.arguments)),
+            spec=tool.spec,
+            verdicts=verdicts,
+        )
+        ruling = await self.port.report(request)
+        if ruling.decision is PolicyDecision.DENIED:
+            return str(ruling.refusal)
+        if ruling.decision is not PolicyDecision.ASK:
+            return None
+        return await self._await_consent(approval_id)
+
+    async def _await_consent(self, approval_id: str) -> str | None:
+        limit = self.services.config.approval_timeout
+        turn_id = self.plan.turn_id
+        outcome: ApprovalOutcome | None = None
+        with trio.move_on_after(math.inf if limit is None else limit):
+            outcome = await self.port.wait(AwaitAnswer(turn_id, approval_id))
+        if outcome is None:
+            if await self.port.report(ResolveApproval(approval_id, ApprovalOutcome.TIMED_OUT)):
+                return consent.NOBODY_ANSWERED
+            outcome = await self.port.wait(AwaitAnswer(turn_id, approval_id))
+        if outcome in _CONSENT:
+            return None
+        if outcome is ApprovalOutcome.POLICY_DENIED:
+            return f"policy denied: in mode {self._mode.value!r}"
+        return consent.APPROVAL_DENIED
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    async def _run(self, entry: _Call) -> ToolOutput:
+        """Run a call that nothing refused; its failure is its output. What a cancelled tool returns is dropped."""
+        tool, call = entry.tool, entry.call
+        assert tool is not None
+        self.port.publish(ToolStarted(call.id, tool.spec.name))
+        if isinstance(tool, HostRunTool):
+            output = await self._ask_host(entry, tool)
+        else:
+            output = await self._run_here(entry, tool)
+        await self.services.hooks.tool_called(
+            self._context(entry), tool.spec.name, entry.arguments, output, self.port.publish
+        )
+        return output
+
+    async def _run_here(self, entry: _Call, tool: Tool) -> ToolOutput:
+        limit = tool.spec.timeout or self.services.config.tool_timeout or math.inf
+        began = trio.current_time()
+        output: object = None
+        with trio.move_on_after(limit) as scope:
+            try:
+                output = await tool.run(self._context(entry), entry.arguments)
+            except Exception as error:
+                log.warning("the tool %s failed", tool.spec.name, exc_info=error)
+                output = failure(error)
+        self._watch_cleanup(tool, began + limit)
+        if self.cut():
+            await trio.lowlevel.checkpoint()
+        if scope.cancel_called:
+            return ToolOutput(f"timed out after {limit:g} s", is_error=True)
+        if not isinstance(output, ToolOutput):
+            return ToolOutput(f"TypeError: the tool gave {type(output).__name__}, not ToolOutput", is_error=True)
+        return output
+
+    def _watch_cleanup(self, tool: Tool, ended_by: float) -> None:
+        over = trio.current_time() - ended_by
+        if over > self.services.config.deadlines.tool_cancel_grace:
+            log.warning("the tool %s took %.1f s to clean up after it was cancelled", tool.spec.name, over)
+
+    async def _ask_host(self, entry: _Call, tool: HostRunTool) -> ToolOutput:
+        request_id, turn_id = new_id(), self.plan.turn_id
+        request = RequestExternal(
+            turn_id=turn_id,
+            request_id=request_id,
+            call_id=entry.call.id,
+            name=tool.spec.name,
+            arguments=json.dumps(dict(entry.arguments)),
+        )
+        await self.port.report(request)
+        answer: ResolveExternal | None = None
+        with trio.move_on_after(math.inf if tool.timeout is None else tool.timeout):
+            answer = await self.port.wait(AwaitAnswer(turn_id, request_id))
+        if answer is None:
+            if await self.port.report(ResolveExternal(request_id, ExternalOutcome.TIMED_OUT)):
+                return ToolOutput(f"timed out after {tool.timeout:g} s", is_error=True)
+            answer = await self.port.wait(AwaitAnswer(turn_id, request_id))
+        return answer.output or ToolOutput("the host gave no output", is_error=True)
+
+    def _finish(self, entry: _Call, output: ToolOutput) -> None:
+        """Make the one result of a call."""
+        call, cut = entry.call, capped(output.text)
+        if cut.cut:
+            self.port.publish(ToolOutputTruncated(call.id, cut.lines, cut.characters))
+        entry.result = ToolResult(
+            call.id, call.name, cut.text, output.is_error, output.display_payload, output.images
+        )
+        self.port.publish(ToolFinished(call.id, output.is_error))
+        entry.finished.set()
+
+    def _context(self, entry: _Call) -> ToolContext:
+        workspace = self.plan.workspace
+        return ToolContext(
+            thread_id=self.thread_id,
+            turn_id=self.plan.turn_id,
+            call_id=entry.call.id,
+            workspace=None if workspace is None else Path(workspace),
+            policy_mode=self._mode,
+            deadline=None if self.deadline == math.inf else self.deadline,
+            report_progress=lambda text: self.port.publish(ToolProgress(entry.call.id, str(text))),
+        )
+
+    @property
+    def _mode(self) -> PolicyMode:
+        return self.services.policy_modes.of(self.thread_id)
+
+
