@@ -99,19 +99,19 @@ async def test_who_asks_for_a_thread_that_leaves_waits_until_it_has_left(
 async def test_who_still_waits_when_the_runtime_closes_is_told(autojump_clock: trio.testing.MockClock) -> None:
     store = Leases()
     told: list[type] = []
-    async with trio.open_nursery() as nursery:
-        async with rt.open_runtime(store=store, config=settings(max_resident_threads=1)) as runtime:
-            (a,) = await threads_of(runtime, 1)
-            store.seconds = 2.0
-            await threads_of(runtime, 1)
 
-            async def ask() -> None:
-                try:
-                    await runtime.load_thread(a)
-                except rt.RoderTrioError as error:
-                    told.append(type(error))
+    async def ask(runtime: rt.Runtime, thread_id: str) -> None:
+        try:
+            await runtime.load_thread(thread_id)
+        except rt.RoderTrioError as error:
+            told.append(type(error))
 
-            await started(nursery, ask)
+    config = settings(max_resident_threads=1)
+    async with trio.open_nursery() as nursery, rt.open_runtime(store=store, config=config) as runtime:
+        (a,) = await threads_of(runtime, 1)
+        store.seconds = 2.0
+        await threads_of(runtime, 1)
+        await started(nursery, lambda: ask(runtime, a))
     assert told == [rt.RuntimeClosed]
 
 
