@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import trio
 
-from roder_trio.errors import StoreUnsupported
+from roder_trio.errors import StoreUnsupported, ToolError
 from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.inference import (
@@ -168,6 +168,17 @@ class Tool(abc.ABC):
 
         On cancel it has `tool_cancel_grace` seconds for shielded cleanup; what it returns after that is dropped.
         """
+
+
+class HostRunTool(Tool):
+    """A tool that the host runs: a call is announced, and waits `timeout` seconds (None: no limit) for the answer."""
+
+    timeout: float | None
+
+    async def run(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolOutput:
+        """Never called by the runtime. Raises ToolError."""
+        await trio.lowlevel.checkpoint()
+        raise ToolError(f"The tool {self.spec.name!r} is run by the host, not in this process.")
 
 
 class Policy(abc.ABC):

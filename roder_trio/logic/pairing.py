@@ -206,6 +206,13 @@ def call_id(part: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) and found else None
 
 
+def with_call_id(part: Mapping[str, Any], wire: str) -> Mapping[str, Any]:
+    """Return a stored provider item that is a call under the id `wire`."""
+    if "functionCall" in part:
+        return {**part, "functionCall": {**part["functionCall"], "id": wire}}
+    return {**part, "call_id" if "call_id" in part else "id": wire}
+
+
 def _replayed(payload: Mapping[str, Any], wire: Mapping[str, str]) -> Mapping[str, Any]:
     output = payload.get("output")
     if not isinstance(output, list | tuple) or compaction_items(payload):
@@ -219,11 +226,5 @@ def _replayed(payload: Mapping[str, Any], wire: Mapping[str, str]) -> Mapping[st
         elif old in wire and old not in seen:
             # a call that the log doesn't hold would have no result
             seen.add(old)
-            parts.append(_renamed(part, wire[old]))
+            parts.append(with_call_id(part, wire[old]))
     return {**payload, "output": parts}
-
-
-def _renamed(part: Mapping[str, Any], wire: str) -> Mapping[str, Any]:
-    if "functionCall" in part:
-        return {**part, "functionCall": {**part["functionCall"], "id": wire}}
-    return {**part, "call_id" if "call_id" in part else "id": wire}
