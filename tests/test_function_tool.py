@@ -18,7 +18,8 @@ from roder_trio.ports import HostRunTool, Tool
 from roder_trio.schema.policy import PolicyMode
 from roder_trio.schema.tool import ToolContext, ToolOutput, ToolSpec
 from roder_trio.schema.transcript import Image
-from roder_trio.tools import ExternalTool, FunctionTool, tool
+from roder_trio.tools import ExternalTool
+from roder_trio.tools.function import FunctionTool, tool
 
 CONTEXT = ToolContext(thread_id="t", turn_id="u", call_id="c")
 
