@@ -68,8 +68,8 @@ PURE_FORBIDS = frozenset(
 )
 CLOCKS = {"now", "utcnow", "today"}
 LOCKS = {"Lock", "Semaphore", "StrictFIFOLock", "Condition", "CapacityLimiter"}
-LIMITER_ROOMS = {"stores"}
-"""A store's worker threads have its limiter; it guards no state."""
+LIMITER_ROOMS = {"stores", "tools"}
+"""The worker threads of a store or a tool have a limiter of their own; it guards no state."""
 
 
 @attrs.frozen

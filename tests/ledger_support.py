@@ -210,3 +210,18 @@ class InstantStore(stores.MemoryThreadStore):
 
     async def append(self, thread_id: str, records: Any) -> None:
         self._active[thread_id].add(checked_batch(thread_id, records))
+
+
+class Noted:
+    """Notes what fails inside its block, where an error would only be one of the engine."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, Exception):
+            self.errors.append(f"{type(error).__name__}: {error}")
+        return isinstance(error, Exception)

@@ -176,6 +176,27 @@ async def test_a_direct_compaction_keeps_its_thread_in_memory(autojump_clock):
         assert scene.resident is None
 
 
+async def test_a_direct_compaction_does_not_wait_for_ever_for_a_store_that_hangs(autojump_clock):
+    hold = trio.Event()
+
+    async def before(number: int, thread_id: str, records: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        if records[0].kind == "compaction.started":
+            await hold.wait()
+
+    store = FaultyStore(stores.MemoryThreadStore(), before=before)
+    async with with_goal(compact=[[boundary(), DONE]], store=store, config=settings(append_grace=1.0)) as scene:
+        await persist(scene)
+        began = trio.current_time()
+        with pytest.raises(rt.StorageError, match="in time"):
+            await compact_directly(scene)
+        assert trio.current_time() == began + 1
+        assert scene.engine.calls == []
+        hold.set()
+        await wait_all_tasks_blocked()
+        assert list(ends_of(scene).values()) == [["Cancelled"]]
+
+
 async def test_two_threads_compact_at_the_same_time(autojump_clock):
     hold = trio.Event()
     compact = [[U40, hold, boundary("a"), DONE], [U80, hold, inference.Failed("no")]]

@@ -292,3 +292,12 @@ async def test_a_signal_that_nobody_notifies_never_cancels(autojump_clock):
     assert signal.seen == 0
     signal.clear()
     assert signal.seen == 1
+
+
+async def test_a_scope_that_opens_behind_an_unseen_notification_is_cancelled(autojump_clock):
+    signal = rt.SteeringSignal()
+    signal.notify()
+    with signal.watch() as scope:
+        await trio.sleep(1)
+    assert scope.cancelled_caught
+    assert signal.pending

@@ -19,6 +19,7 @@ from roder_trio.providers.scripted import NEVER_ENDS
 from roder_trio.schema.usage import Purpose
 from roder_trio.testing import FaultyStore
 from tests.ledger_support import (
+    Noted,
     as_if_killed,
     boundary,
     cold,
@@ -423,6 +424,7 @@ class ProbingEngine(providers.ScriptedEngine):
         self.given: dict[str, rt.TokenUsage] = {}
         self.turns: dict[str, str] = {}
         self.probes = 0
+        self.broken = Noted()
         self.scene: Scene | None = None
 
     def stream_turn(self, context: Any, request: Any) -> AbstractAsyncContextManager[Any]:
@@ -463,7 +465,8 @@ class _Probed:
         return self
 
     async def __anext__(self) -> Any:
-        self._engine.probe(self._attempt_id)
+        with self._engine.broken:
+            self._engine.probe(self._attempt_id)
         event = await anext(self._stream)
         if isinstance(event, inference.Usage):
             given = self._engine.given
@@ -576,6 +579,7 @@ async def compare(scene: Scene, engine: ProbingEngine, goal_id: str) -> None:
     assert (await goal_of(scene)).tokens_used == board.goal(goal_id) == min(charged, 2**63 - 1)
     assert again.goal == await goal_of(scene)
     assert engine.probes > 0
+    assert engine.broken.errors == []
 
 
 @hypothesis.settings(max_examples=40)

@@ -90,8 +90,10 @@ class ResidentThread:
             self.depart()
             self.mailbox.close(RuntimeClosed if self._services.lifecycle.closed else ActorCrashed)
             grace = self._services.config.deadlines.shutdown_stage_grace
-            with trio.move_on_after(grace, shield=True):
+            with trio.move_on_after(grace, shield=True) as releasing:
                 await self._release()
+            if releasing.cancelled_caught:
+                self._services.lifecycle.unreleased.add(self.thread_id)
             self._services.accounting.forget(self.thread_id)
             assert self.gone is not None
             self.gone.set()

@@ -6,6 +6,7 @@ from roder_trio.actors._cell import Port
 from roder_trio.actors._job import Job, JobPort
 from roder_trio.actors._log import ThreadLog
 from roder_trio.actors._services import Services
+from roder_trio.actors._turn import TurnScope
 from roder_trio.actors.manual import ManualCompaction
 from roder_trio.actors.turn import TurnJob
 from roder_trio.logic.thread.facts import View
@@ -28,7 +29,7 @@ def make_runner(
     )
     match admitted:
         case StartJob():
-            return TurnJob(
+            scope = TurnScope(
                 services=services,
                 thread_id=thread_id,
                 plan=plan,
@@ -38,6 +39,7 @@ def make_runner(
                 port=job_port,
                 view=view,
             )
+            return TurnJob(scope)
         case StartCompaction(compaction_id=compaction_id, hint=hint):
             return ManualCompaction(
                 services=services,

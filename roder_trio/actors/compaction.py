@@ -93,7 +93,7 @@ class NativeCompaction:
             case rules.Fail(failure):
                 await self._record(ContextCompactionFailed(self.compaction_id, str(failure), failure.kind.value))
                 raise failure
-            case rules.Declined():
+            case _:
                 message = "The provider has no compaction of its own."
                 await self._record(ContextCompactionFailed(self.compaction_id, message, rules.UNSUPPORTED))
                 return Unsupported()

@@ -6,13 +6,15 @@ from typing import Any
 import attrs
 import trio
 
+from roder_trio.actors._resident import ResidentThread
 from roder_trio.actors._services import Services
 from roder_trio.actors.compaction import NativeCompaction
 from roder_trio.actors.directory import Directory
 from roder_trio.errors import RuntimeClosed, StorageError
 from roder_trio.ports import InferenceEngine
-from roder_trio.schema.command import BeginDirectCompaction, TurnPlan
+from roder_trio.schema.command import BeginDirectCompaction, RecordCompaction, TurnPlan
 from roder_trio.schema.compaction import NativeCompactionOutcome, Preempted
+from roder_trio.schema.event import ContextCompactionCancelled
 from roder_trio.schema.transcript import TranscriptItem
 
 
@@ -45,7 +47,7 @@ class DirectCompactions:
             if self._closing:
                 scope.cancel()
             try:
-                return await self._compact(thread_id, plan, engine, transcript, hint, scope)
+                return await self._compact(thread, plan, engine, transcript, hint, scope)
             finally:
                 self._scopes.discard(scope)
                 self._left.set()
@@ -63,13 +65,14 @@ class DirectCompactions:
 
     async def _compact(
         self,
-        thread_id: str,
+        thread: ResidentThread,
         plan: TurnPlan,
         engine: InferenceEngine,
         transcript: Sequence[TranscriptItem],
         hint: str | None,
         scope: trio.CancelScope,
     ) -> NativeCompactionOutcome:
+        thread_id = thread.thread_id
         begun = await self._directory.ask(thread_id, BeginDirectCompaction(transcript, engine.target))
         if begun is None:
             return Preempted(transcript)
@@ -93,4 +96,10 @@ class DirectCompactions:
             attached_goal=lambda: None,
             hint=hint,
         )
-        return await compaction.run()
+        try:
+            return await compaction.run()
+        except StorageError:
+            # What could not be stored in time may still land; then it needs an end.
+            ended = ContextCompactionCancelled(compaction.compaction_id, "interrupted")
+            thread.mailbox.post(RecordCompaction(plan.turn_id, ended))
+            raise

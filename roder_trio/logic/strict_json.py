@@ -14,6 +14,7 @@ MAX_DEPTH = 200
 MAX_DIGITS = 4300
 """Python reads no longer integer."""
 
+_TOO_DEEP = f"it nests deeper than {MAX_DEPTH} levels"
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|-?(?:NaN|Infinity)|-?\d[\d.eE+-]*|[{}\[\]:]', re.DOTALL)
 
 
@@ -32,7 +33,8 @@ def parse(text: str) -> Any:
     except json.JSONDecodeError as error:
         raise JsonFlaw(error.pos, error.msg[:1].lower() + error.msg[1:]) from None
     except RecursionError:
-        value = None  # too deep, and the next line says where
+        where = next((position for position, _ in _flaws(text)), 0)
+        raise JsonFlaw(where, _TOO_DEEP) from None
     for position, what in _flaws(text):
         raise JsonFlaw(position, what)
     return value
@@ -59,7 +61,7 @@ def _flaws(text: str) -> Iterator[tuple[int, str]]:
         if part in ("{", "["):
             keys.append(set())
             if len(keys) > MAX_DEPTH:
-                yield position, f"it nests deeper than {MAX_DEPTH} levels"
+                yield position, _TOO_DEEP
         elif part in ("}", "]"):
             keys.pop()
         elif part == ":":

@@ -117,8 +117,6 @@ def _constraints(kind: types.Type, keywords: dict[str, str]) -> Schema:
 def _choice(values: Iterable[Any], cls: type | None = None) -> Schema:
     found = list(values)
     kinds = {type(value) for value in found}
-    if not kinds <= {str, int, bool, type(None)}:
-        raise TypeError(f"{'Literal' if cls is None else cls.__name__} has values that are not text, integers or None")
     typed = {"type": "string"} if kinds == {str} else {"type": "integer"} if kinds == {int} else {}
     return {**typed, "enum": found, **({} if cls is None else _described(cls))}
 

@@ -5,19 +5,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from roder_trio.tools.external import ExternalTool
-    from roder_trio.tools.function import FunctionTool, tool
     from roder_trio.tools.shell import shell_tool
     from roder_trio.tools.workspace import workspace_tools
 
 _HOMES = {
     "ExternalTool": "external",
-    "FunctionTool": "function",
     "shell_tool": "shell",
-    "tool": "function",
     "workspace_tools": "workspace",
 }
 
-__all__ = ["ExternalTool", "FunctionTool", "shell_tool", "tool", "workspace_tools"]
+__all__ = ["ExternalTool", "shell_tool", "workspace_tools"]
 
 
 def __getattr__(name: str) -> object:

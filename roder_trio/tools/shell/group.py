@@ -5,9 +5,11 @@ shielded and bounded. The leader is waited for before the group is asked for: it
 the group has a member.
 """
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 import trio
@@ -16,6 +18,7 @@ PASSED: Final = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "SH
 TERM_SECONDS: Final = 0.25
 REAP_SECONDS: Final = 1.0
 POLL_SECONDS: Final = 0.005
+LOOKS_PER_SCAN: Final = 10
 
 
 def environment(variables: Mapping[str, str], keep: Iterable[str] = ()) -> dict[str, str]:
@@ -43,8 +46,12 @@ async def _is_over(process: trio.Process, seconds: float) -> bool:
     """Whether the leader and then its group end within `seconds`."""
     with trio.move_on_after(seconds):
         await process.wait()
+        looks = 0
         while _is_alive(process.pid):
             await trio.sleep(POLL_SECONDS)  # nothing tells that a group is empty
+            looks += 1
+            if looks % LOOKS_PER_SCAN == 0 and await trio.to_thread.run_sync(_is_only_zombies, process.pid):
+                break
         return True
     return False
 
@@ -60,6 +67,20 @@ def _is_alive(group: int) -> bool:
     except ChildProcessError:
         pass
     return _signal(group, 0)
+
+
+def _is_only_zombies(group: int) -> bool:
+    """Whether all members of a group are over, and only wait to be reaped by another process. Blocks.
+
+    A first process that is slow to do so would else cost each call its whole second.
+    """
+    states = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _parent, its_group = file.read_bytes().rpartition(b")")[2].split()[:3]
+            if int(its_group) == group:
+                states.append(state)
+    return bool(states) and all(state in b"ZX" for state in states)
 
 
 def _signal(group: int, number: int) -> bool:

@@ -81,8 +81,10 @@ class ShellTool(Tool):
             )
             async with _started(arguments["command"], directory, self.env_keep, output) as (process, pipe):
                 ended = await _watch(process, pipe, output, seconds)
-        except ToolError as error:
-            return ToolOutput(str(error).encode("utf-8", "replace").decode(), is_error=True)
+        except ToolError as error:  # from a worker thread
+            return ToolOutput(  # noqa: ASYNC910
+                str(error).encode("utf-8", "replace").decode(), is_error=True
+            )
         lines = [_status(process.returncode), *([] if ended else [f"timed out after {seconds:g} s"]), output.text()]
         return ToolOutput("\n".join(line for line in lines if line), is_error=not ended)
 
@@ -117,7 +119,7 @@ async def _started(
         try:
             yield process, pipe
         finally:
-            await end_group(process)
+            await end_group(process)  # noqa: ASYNC102 - it shields itself, and has an end
             _drain(pipe, output)
     finally:
         os.close(pipe)

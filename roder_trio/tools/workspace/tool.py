@@ -24,6 +24,7 @@ from roder_trio.tools.workspace.search import GLOB, GREP, glob, grep
 from roder_trio.tools.workspace.write import EDIT, WRITE_FILE, edit, write_file
 
 THREADS = 16
+READ_ONLY = frozenset({"read"})
 NO_WORKSPACE = "no workspace"
 Work = Callable[[Workspace, Mapping[str, Any]], str]
 
@@ -59,7 +60,7 @@ class WorkspaceTool(Tool):
                 self._perform,
                 context.workspace,
                 arguments,
-                abandon_on_cancel=self.spec.effects == {"read"},
+                abandon_on_cancel=self.spec.effects == READ_ONLY,
                 limiter=threads(),
             )
         return ToolOutput(OVERRUN, is_error=True)

@@ -1,0 +1,131 @@
+"""Automatic compaction within a turn: once at the top of each round, if the window is too large."""
+
+from collections.abc import Callable
+
+import attrs
+
+from roder_trio.actors._supervisor import flatten
+from roder_trio.actors._turn import TurnFailure, TurnScope
+from roder_trio.actors.compaction import NativeCompaction, find_failure
+from roder_trio.errors import ActorCrashed, StorageError
+from roder_trio.logic import compaction as rules
+from roder_trio.logic.estimate import Sums
+from roder_trio.schema.compaction import Compacted, NativeCompactionOutcome, Preempted, Unsupported
+from roder_trio.schema.event import ContextCompactionSkipped
+
+
+@attrs.define(eq=False)
+class AutoCompaction:
+    """When a turn's window is compacted, and what came of it so far in this turn."""
+
+    scope: TurnScope
+    _spent: bool = False
+    """One failed, or didn't help."""
+    _preempted_in_a_row: int = 0
+    _skipped: set[str] = attrs.field(factory=set)
+    _anchor: tuple[int, Sums] | None = None
+    """The provider's count of the newest request, and what the window's estimate was made of then."""
+
+    @property
+    def limits(self) -> rules.Limits:
+        """From how many tokens on who compacts."""
+        scope = self.scope
+        limit = scope.services.config.auto_compact_token_limit
+        return rules.limits(limit, scope.model, bool(scope.engine.requires_native_compaction))
+
+    def count(self, tokens: int | None, sums: Sums) -> None:
+        """Take the provider's count of a request whose window was `sums`; None: it can't be told."""
+        self._anchor = None if tokens is None else (tokens, sums)
+
+    async def compact_if_due(self) -> bool:
+        """Compact if the window is too large; False if new input preempted that, so that the round begins again.
+
+        Raises TurnFailure if the engine can't do without a compaction that failed.
+        """
+        scope, threshold = self.scope, self.limits.runtime
+        decision = rules.decide(
+            "auto",
+            threshold=threshold,
+            size=self._size(),
+            estimate=self._estimate(),
+            baseline=scope.view.baseline,
+            failed_before=self._spent,
+        )
+        if isinstance(decision, rules.Skip) and decision.reason not in self._skipped:
+            self._skipped.add(decision.reason)
+            scope.publish(ContextCompactionSkipped(decision.reason))
+        if not isinstance(decision, rules.Compact) or rules.has_open_call(scope.view.window):
+            return True
+        preemptible = rules.may_preempt(self._preempted_in_a_row, threshold=threshold, size=self._size())
+        if preemptible and scope.job.signal.pending:
+            scope.publish(ContextCompactionSkipped("new_input"))
+            return False
+        compaction = self._compaction(scope.cut if preemptible else scope.cut_for_good)
+        outcome = await self._run(compaction, preemptible=preemptible)
+        scope.view = compaction.latest
+        return self._judge(outcome, threshold)
+
+    def _judge(self, outcome: NativeCompactionOutcome | None, threshold: int) -> bool:
+        if outcome is None or isinstance(outcome, Preempted):
+            self._preempted_in_a_row += 1
+            self._spent = outcome is not None and self._preempted_in_a_row >= rules.MAX_PREEMPTED_IN_A_ROW
+            return False
+        if isinstance(outcome, Compacted):
+            self._preempted_in_a_row, self._anchor = 0, None
+        self._spent = not isinstance(outcome, Compacted) or self._size() >= threshold
+        return not self.scope.cut()
+
+    async def _run(self, compaction: NativeCompaction, *, preemptible: bool) -> NativeCompactionOutcome | None:
+        """Run a compaction; None if a steer preempted it. One that failed counts as unsupported if that will do."""
+        if not preemptible:
+            return await self._try(compaction)
+        try:
+            with self.scope.job.signal.watch() as steered:
+                return await self._try(compaction)
+        except ExceptionGroup:
+            if not steered.cancel_called:
+                raise
+        return None
+
+    async def _try(self, compaction: NativeCompaction) -> NativeCompactionOutcome:
+        try:
+            return await compaction.run()
+        except (StorageError, ActorCrashed):
+            raise
+        except Exception as error:
+            self._give_up(flatten(error))
+            return Unsupported()
+
+    def _give_up(self, error: BaseException) -> None:
+        """Go on without a compaction that failed. Raises if the engine can't do without."""
+        if not self.scope.engine.requires_native_compaction:
+            return
+        found = find_failure(error)
+        if found is None:
+            raise TurnFailure(f"The engine failed: {error}", "engine_error") from error
+        raise TurnFailure(str(found), found.kind.value) from found
+
+    def _compaction(self, cut: Callable[[], bool]) -> NativeCompaction:
+        scope = self.scope
+        return NativeCompaction(
+            services=scope.services,
+            thread_id=scope.thread_id,
+            plan=scope.plan,
+            engine=scope.engine,
+            view=scope.view,
+            trigger="auto",
+            report=scope.port.report,
+            cut=cut,
+            cancel_reason=lambda: None if scope.cut_for_good() else "new_input",
+            attached_goal=scope.port.attached_goal,
+            deadline=scope.deadline.deadline,
+        )
+
+    def _estimate(self) -> int:
+        return self.scope.view.sums.tokens(self.scope.takes_images)
+
+    def _size(self) -> int:
+        if self._anchor is None:
+            return self._estimate()
+        counted, then = self._anchor
+        return rules.size(self._estimate(), counted + (self.scope.view.sums - then).tokens(self.scope.takes_images))

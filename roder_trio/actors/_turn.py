@@ -1,0 +1,66 @@
+"""What the parts of one running turn share: whose turn it is, how it speaks, and why it may be told to end."""
+
+import math
+
+import attrs
+import trio
+
+from roder_trio.actors._job import Job, JobPort
+from roder_trio.actors._services import Services
+from roder_trio.logic.thread.facts import View
+from roder_trio.ports import InferenceEngine
+from roder_trio.schema.command import TurnPlan
+from roder_trio.schema.event import Event
+from roder_trio.schema.inference import ModelDescriptor
+from roder_trio.schema.transcript import TranscriptItem
+
+
+class TurnFailure(Exception):
+    """Ends the turn as failed: an outcome on its way up."""
+
+    def __init__(self, error: str, kind: str, items: tuple[TranscriptItem, ...] = ()) -> None:
+        super().__init__(error)
+        self.kind = kind
+        self.items = items
+
+
+@attrs.define(eq=False, kw_only=True)
+class TurnScope:
+    """One running turn, as its parts see it; `view` is replaced by the answer to each report."""
+
+    services: Services
+    thread_id: str
+    plan: TurnPlan
+    engine: InferenceEngine
+    model: ModelDescriptor | None
+    job: Job
+    port: JobPort
+    view: View
+    deadline: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+
+    @property
+    def turn_id(self) -> str:
+        """The running turn."""
+        return self.plan.turn_id
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the turn has a deadline."""
+        return self.deadline.deadline != math.inf
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether the engine takes images."""
+        return self.engine.capabilities.image_input
+
+    def cut_for_good(self) -> bool:
+        """Whether the turn is to end."""
+        return self.job.cause is not None or self.deadline.cancel_called
+
+    def cut(self) -> bool:
+        """Whether what is under way is to end, for the turn's end or for new input."""
+        return self.cut_for_good() or self.job.signal.pending
+
+    def publish(self, event: Event) -> None:
+        """Publish a live event of the turn."""
+        self.port.publish(event)

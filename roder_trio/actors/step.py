@@ -1,0 +1,150 @@
+"""One sampling step: its stream is opened, read and closed, and its usage settled, whatever ends it."""
+
+import attrs
+import trio
+
+from roder_trio.actors._job import JobPort
+from roder_trio.actors._services import new_id
+from roder_trio.actors._stream import StreamReader
+from roder_trio.actors._supervisor import flatten
+from roder_trio.actors._turn import TurnFailure, TurnScope
+from roder_trio.actors.compaction import find_failure, idle_failure
+from roder_trio.errors import ProviderFailure, ProviderFailureKind, StorageError
+from roder_trio.logic.turn import Step
+from roder_trio.schema.command import ItemsDone
+from roder_trio.schema.event import InferenceCompleted, InferenceStarted
+from roder_trio.schema.inference import InferenceEvent, InferenceRequest, TurnContext
+from roder_trio.schema.transcript import TranscriptItem
+from roder_trio.schema.usage import ZERO_USAGE, Attempt, Purpose, TokenUsage
+
+
+@attrs.define(eq=False)
+class SamplingStep:
+    """One attempt at one step of a turn."""
+
+    scope: TurnScope
+    step: Step = attrs.field(init=False)
+    failure: ProviderFailure | None = attrs.field(init=False, default=None)
+    """Why the step failed; None if it ended well or was preempted."""
+    preempted: bool = attrs.field(init=False, default=False)
+    """New input cut the step."""
+    leftover: tuple[TranscriptItem, ...] = attrs.field(init=False, default=())
+    """What the step leaves to be stored: all of its end, or what was unfinished when it was cut."""
+    usage: TokenUsage = attrs.field(init=False, default=ZERO_USAGE)
+    """The last reading of the attempt."""
+    read_until: float = attrs.field(init=False, default=0.0)
+    """When the stream was read for the last time; a server's advice counts from then."""
+    storage_error: StorageError | None = attrs.field(init=False, default=None)
+    """The usage could not be settled."""
+    _reader: StreamReader = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.step = Step(self.scope.plan.provider)
+
+    @property
+    def overran(self) -> bool:
+        """Whether the engine took longer to leave its stream than it may."""
+        return self._reader.overran
+
+    async def run(self, attempt: Attempt, context: TurnContext, request: InferenceRequest) -> None:
+        """Run the stream; how it ended stands in the fields then.
+
+        A cancel of the turn passes, after the stream was left and its usage settled. Raises TurnFailure for what an
+        engine raised that is no ProviderFailure, and what storing an item raised.
+        """
+        scope, accounting, config = self.scope, self.scope.services.accounting, self.scope.services.config
+        self._reader = StreamReader(
+            lambda usage: accounting.observe(attempt.attempt_id, usage),
+            scope.cut,
+            config.reliability.stream_idle_timeout,
+            config.deadlines.stream_close_grace,
+        )
+        accounting.open(attempt)
+        scope.publish(InferenceStarted(attempt.attempt_id, attempt.provider, attempt.model))
+        taker = _Taker(self.step, scope.port, scope.turn_id)
+        raised: Exception | None = None
+        try:
+            with scope.job.signal.watch() as steered:
+                try:
+                    await self._reader.read(scope.engine.stream_turn(context, request), taker.take)
+                finally:
+                    await self._close(attempt)
+        except Exception as error:
+            raised = error
+        if self.storage_error is not None:
+            raise self.storage_error
+        if scope.cut_for_good():
+            await trio.lowlevel.checkpoint()
+        self._judge(attempt, taker, raised, steered=steered.cancel_called)
+
+    def _judge(self, attempt: Attempt, taker: "_Taker", raised: Exception | None, *, steered: bool) -> None:
+        """Say how the step ended, by the recorded causes before the exceptions."""
+        completed = self.step.completed
+        if completed is not None:
+            ended = InferenceCompleted(attempt.attempt_id, self.step.finish_reason, completed.provider_response_id)
+            self.scope.publish(ended)
+        elif taker.failure is not None and not isinstance(taker.failure, ProviderFailure):
+            raise taker.failure
+        elif steered:
+            self.preempted = True
+        else:
+            self.failure = self._typed(raised, taker)
+
+    def _typed(self, raised: Exception | None, taker: "_Taker") -> ProviderFailure:
+        noted = taker.failure or self._reader.failure
+        if isinstance(noted, ProviderFailure):
+            return noted
+        if raised is not None:
+            found = find_failure(raised)
+            if found is None:
+                raise TurnFailure(f"The engine failed: {flatten(raised)}", "engine_error", self.leftover) from raised
+            return found
+        if self._reader.idle:
+            return idle_failure()
+        message = "The provider's stream ended before it was completed."
+        return ProviderFailure(ProviderFailureKind.STREAM_INTERRUPTED, message, cause="truncated")
+
+    async def _close(self, attempt: Attempt) -> None:
+        """End the step: what it leaves is known, what it used is stored. Never raises but Cancelled."""
+        ended_at = self._reader.ended_at
+        self.read_until = trio.current_time() if ended_at is None else ended_at
+        self.leftover = self.step.final_items() if self.step.completed is not None else self.step.unfinished()
+        try:
+            self.usage = await self.scope.services.accounting.settle(attempt.attempt_id)
+        except StorageError as error:
+            self.storage_error = error
+
+
+def sampling_attempt(scope: TurnScope) -> Attempt:
+    """Name the next sampling attempt of a turn; the goal it is charged to is fixed here."""
+    return Attempt(
+        attempt_id=new_id(),
+        thread_id=scope.thread_id,
+        turn_id=scope.turn_id,
+        purpose=Purpose.SAMPLING,
+        provider=scope.plan.provider,
+        model=scope.plan.model,
+        goal_id=scope.port.attached_goal(),
+    )
+
+
+@attrs.define(eq=False)
+class _Taker:
+    """Takes a sampling stream's events: complete items are stored before what follows is shown."""
+
+    step: Step
+    port: JobPort
+    turn_id: str
+    failure: Exception | None = None
+
+    async def take(self, event: InferenceEvent) -> bool:
+        """Take one event; True at the end of the step, or after a failure of ours, which is noted."""
+        try:
+            done = self.step.absorb(event)
+            if done:
+                await self.port.report(ItemsDone(self.turn_id, done))
+            self.port.show(event)
+        except Exception as error:
+            self.failure = error
+            return True
+        return self.step.completed is not None
