@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import trio
 
 from roder_trio.errors import StoreUnsupported, ToolError
-from roder_trio.schema.event import EventEnvelope
+from roder_trio.schema.event import Event, EventEnvelope
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.inference import (
     EngineTarget,
@@ -207,10 +207,10 @@ class Hook:
     ) -> None:
         """A call has ended."""
 
-    async def compaction_starting(self, event: EventEnvelope) -> None:
+    async def compaction_starting(self, event: Event) -> None:
         """A compaction began."""
 
-    async def compaction_finished(self, event: EventEnvelope) -> None:
+    async def compaction_finished(self, event: Event) -> None:
         """A compaction ended, whichever way."""
 
     async def turn_ended(self, outcome: TurnOutcome) -> None:

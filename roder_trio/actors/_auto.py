@@ -119,6 +119,7 @@ class AutoCompaction:
             cancel_reason=lambda: None if scope.cut_for_good() else "new_input",
             attached_goal=scope.port.attached_goal,
             deadline=scope.deadline.deadline,
+            context=scope.context,
         )
 
     def _estimate(self) -> int:

@@ -1,6 +1,6 @@
 """The handle of a thread's foreground job, and the port through which the job speaks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import attrs
@@ -46,6 +46,13 @@ class JobPort:
     publish: Callable[[Event], None]
     attached_goal: Callable[[], str | None]
     """The goal that the job's turn is attached to at this moment."""
+
+    earlier_calls: Callable[[], Container[str]]
+    """The ids of all calls of earlier turns."""
+
+    async def wait(self, payload: Any) -> Any:
+        """Wait for what another will give, however long that takes. Cancelling withdraws the question."""
+        return await self.port.report(payload)
 
     async def report(self, payload: Any) -> Any:
         """Report what must be stored, and wait under a shield until its fate is known.

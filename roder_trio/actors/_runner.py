@@ -26,6 +26,7 @@ def make_runner(
         show=lambda event: log.show(plan.turn_id, event),
         publish=lambda event: services.publish_live(event, thread_id, plan.turn_id, "turn"),
         attached_goal=lambda: log.attached_goal,
+        earlier_calls=lambda: log.state.call_ids,
     )
     match admitted:
         case StartJob():

@@ -1,6 +1,6 @@
 """What every actor of one runtime shares, handed down at its making."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -10,10 +10,16 @@ import trio
 from roder_trio.actors.accounting import AccountingActor
 from roder_trio.actors.broadcast import EventBroadcast
 from roder_trio.actors.checkpoint import CheckpointTimer
+from roder_trio.actors.hook import Hooks, Policies
 from roder_trio.logic.thread.facts import EngineFacts
-from roder_trio.ports import InferenceEngine, ThreadStore
+from roder_trio.logic.json_schema import Validate, compiled
+from roder_trio.logic.tool.offer import check_names, offered
+from roder_trio.ports import InferenceEngine, ThreadStore, Tool
+from roder_trio.schema.command import TurnPlan
 from roder_trio.schema.config import RuntimeConfig
 from roder_trio.schema.event import Event, EventEnvelope
+from roder_trio.schema.inference import ToolDefinition
+from roder_trio.schema.policy import PolicyMode
 
 
 def utc_now() -> datetime:
@@ -61,6 +67,42 @@ class Lifecycle:
             self.changed = trio.Event()
 
 
+@attrs.define(eq=False)
+class PolicyModes:
+    """The policy modes of now: the runtime's, and those that threads have of their own."""
+
+    runtime: PolicyMode
+    threads: dict[str, PolicyMode] = attrs.field(factory=dict)
+
+    def of(self, thread_id: str) -> PolicyMode:
+        """Return the thread's own mode, else the runtime's."""
+        return self.threads.get(thread_id, self.runtime)
+
+
+class Toolbox:
+    """All tools of a runtime, by name, with their schemas compiled."""
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        given = list(tools)
+        check_names(tool.spec for tool in given)
+        self.tools: dict[str, Tool] = {tool.spec.name: tool for tool in given}
+        self._validators = {name: compiled(tool.spec.parameters, name) for name, tool in self.tools.items()}
+
+    def get(self, name: str) -> Tool | None:
+        """Return the tool of that name."""
+        return self.tools.get(name)
+
+    def validator(self, name: str) -> Validate:
+        """Return the compiled schema of a tool's parameters."""
+        return self._validators[name]
+
+    def offered(self, plan: TurnPlan, config: RuntimeConfig, engine: InferenceEngine) -> tuple[ToolDefinition, ...]:
+        """Return what a turn's requests offer: what both allowlists permit, if the engine takes tools."""
+        if not engine.capabilities.tool_calls:
+            return ()
+        return offered((tool.spec for tool in self.tools.values()), config.tool_allowlist, plan.tool_allowlist)
+
+
 @attrs.frozen(eq=False)
 class Services:
     """The shared parts of one runtime."""
@@ -73,6 +115,10 @@ class Services:
     engine_facts: Mapping[str, EngineFacts]
     lifecycle: Lifecycle
     checkpoints: CheckpointTimer
+    toolbox: Toolbox
+    hooks: Hooks
+    policies: Policies
+    policy_modes: PolicyModes
     jitter: Callable[[], float]
     """Draws a share of 0 to 0.25 for a retry's delay."""
 

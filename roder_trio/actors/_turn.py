@@ -36,6 +36,8 @@ class TurnScope:
     job: Job
     port: JobPort
     view: View
+    context: str | None = None
+    """What hooks added to the turn's developer context."""
     deadline: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     @property

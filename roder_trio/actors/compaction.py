@@ -17,7 +17,7 @@ from roder_trio.errors import ProviderFailure, ProviderFailureKind, StaleWindow,
 from roder_trio.logic import compaction as rules
 from roder_trio.logic.retry import RetrySeries
 from roder_trio.logic.thread.facts import View
-from roder_trio.logic.turn import compaction_request
+from roder_trio.logic.turn import Extras, compaction_request
 from roder_trio.ports import InferenceEngine
 from roder_trio.schema.command import CommitCompaction, RecordCompaction, TurnPlan
 from roder_trio.schema.compaction import Compacted, NativeCompactionOutcome, Preempted, Unsupported
@@ -54,6 +54,8 @@ class NativeCompaction:
     attached_goal: Callable[[], str | None]
     deadline: float = float("inf")
     hint: str | None = None
+    context: str | None = None
+    """What hooks added to the turn's developer context."""
     compaction_id: str = attrs.field(factory=new_id)
     usage: TokenUsage = ZERO_USAGE
     """What was billed so far."""
@@ -188,7 +190,12 @@ class NativeCompaction:
         raise AssertionError(f"a stream's end can't be {verdict!r}")
 
     def _request(self) -> InferenceRequest:
-        return compaction_request(self.plan, self.view, self.services.config, thread_id=self.thread_id, hint=self.hint)
+        services = self.services
+        tools = services.toolbox.offered(self.plan, services.config, self.engine)
+        extras = Extras(context=self.context, tools=tools)
+        return compaction_request(
+            self.plan, self.view, services.config, extras, thread_id=self.thread_id, hint=self.hint
+        )
 
     async def _commit(self, item: ProviderMetadata, duration: float) -> NativeCompactionOutcome:
         commit = CommitCompaction(

@@ -1,15 +1,17 @@
 """Asking hooks and policies, each within its time; what they fail at is told, and never stops more than it may."""
 
+import copy
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import attrs
 import trio
 
 from roder_trio.ports import Hook, Policy
 from roder_trio.schema.config import Deadlines
-from roder_trio.schema.event import Event, EventEnvelope, HookFailed
+from roder_trio.schema.event import Event, HookFailed
 from roder_trio.schema.policy import Deny, PolicyDecision, Rewrite, Verdict
 from roder_trio.schema.tool import ToolContext, ToolOutput, ToolSpec
 from roder_trio.schema.transcript import UserMessage
@@ -45,7 +47,8 @@ class Hooks:
         """Return the context that the hooks add to a turn's requests; None if they add none."""
         texts = []
         for hook in self._hooks:
-            text = await self._ask(hook, "turn_starting", lambda h=hook: h.turn_starting(thread_id, turn_id, message), tell)
+            asked = partial(hook.turn_starting, thread_id, turn_id, message)
+            text = await self._ask(hook, "turn_starting", asked, tell)
             if isinstance(text, str) and text:
                 texts.append(text)
             elif text is not None and not isinstance(text, str):
@@ -58,8 +61,8 @@ class Hooks:
         """Ask the hooks about a call, each seeing the rewrite of the one before."""
         rewritten: list[tuple[str, Mapping[str, Any]]] = []
         for hook in self._hooks:
-            now = arguments
-            answer = await self._ask(hook, "tool_calling", lambda h=hook, a=now: h.tool_calling(context, name, a), tell)
+            asked = partial(hook.tool_calling, context, name, copy.deepcopy(dict(arguments)))
+            answer = await self._ask(hook, "tool_calling", asked, tell)
             match answer:
                 case Deny():
                     return Called(answer, arguments, tuple(rewritten))
@@ -77,12 +80,14 @@ class Hooks:
     ) -> None:
         """Tell the hooks how a call ended."""
         for hook in self._hooks:
-            await self._ask(hook, "tool_called", lambda h=hook: h.tool_called(context, name, arguments, output), tell)
+            await self._ask(hook, "tool_called", partial(hook.tool_called, context, name, arguments, output), tell)
 
-    async def compaction(self, point: str, event: EventEnvelope, tell: Tell) -> None:
+    async def compaction(
+        self, point: Literal["compaction_starting", "compaction_finished"], event: Event, tell: Tell
+    ) -> None:
         """Tell the hooks that a compaction begins or has ended."""
         for hook in self._hooks:
-            await self._ask(hook, point, lambda h=hook: getattr(h, point)(event), tell)
+            await self._ask(hook, point, partial(getattr(hook, point), event), tell)
 
     # -- after a turn ------------------------------------------------------------------------------------------------
 
@@ -100,7 +105,7 @@ class Hooks:
         async with self._receive:
             async for outcome, tell in self._receive:
                 for hook in self._hooks:
-                    await self._ask(hook, "turn_ended", lambda h=hook, o=outcome: h.turn_ended(o), tell)
+                    await self._ask(hook, "turn_ended", partial(hook.turn_ended, outcome), tell)
         self._done.set()
 
     async def flushed(self) -> None:

@@ -103,7 +103,7 @@ class ToolBatch:
     # -- order -------------------------------------------------------------------------------------------------------
 
     def _is_exclusive(self, entry: _Call) -> bool:
-        tool = self.services.tools.get(entry.call.name)
+        tool = self.services.toolbox.get(entry.call.name)
         return tool is not None and tool.spec.concurrency == "exclusive"
 
     async def _run_group(self, group: Sequence[_Call]) -> None:
@@ -162,14 +162,14 @@ class ToolBatch:
     def _look_up(self, entry: _Call) -> str | None:
         name, config = entry.call.name, self.services.config
         allowlists = (config.tool_allowlist, self.plan.tool_allowlist)
-        offered = [known for known in self.services.tools if is_permitted(known, *allowlists)]
-        entry.tool = self.services.tools.get(name)
+        offered = [known for known in self.services.toolbox.tools if is_permitted(known, *allowlists)]
+        entry.tool = self.services.toolbox.get(name)
         if entry.tool is None:
             return rules.unknown_tool(name, offered).text
         return None if is_permitted(name, *allowlists) else rules.forbidden_tool(name, offered).text
 
     def _check_arguments(self, entry: _Call, tool: Tool, text: str) -> str | None:
-        checked = rules.check(tool.spec, text, self.finish_reason, self.services.validators[tool.spec.name])
+        checked = rules.check(tool.spec, text, self.finish_reason, self.services.toolbox.validator(tool.spec.name))
         if isinstance(checked, rules.Refused):
             return f"invalid arguments: {checked.text}" if checked.klass != rules.UNKNOWN_TOOL else checked.text
         if checked.repaired:

@@ -5,23 +5,30 @@ commit. It ends by returning an outcome; the thread makes the single terminal ev
 """
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 import trio
 
+from roder_trio.actors._answer import Again, StructuredAnswer
 from roder_trio.actors._auto import AutoCompaction
+from roder_trio.actors._services import new_id
 from roder_trio.actors._supervisor import flatten
 from roder_trio.actors._turn import TurnFailure, TurnScope
 from roder_trio.actors.step import SamplingStep, sampling_attempt
+from roder_trio.actors.tool import ToolBatch
 from roder_trio.errors import ActorCrashed, AppendOutcomeUnknown, ProviderFailure, StorageError
 from roder_trio.logic.retry import RetrySeries
-from roder_trio.logic.turn import next_request
+from roder_trio.logic.tool.failure import Failures, limit_hit
+from roder_trio.logic.tool.ids import SortedCalls, sort_calls
+from roder_trio.logic.turn import Extras, Step, next_request
 from roder_trio.schema.command import (
     Failed,
     FinalStep,
     Finished,
     Interrupted,
+    ItemsDone,
     JobOutcome,
     StepEnded,
     TakeSteers,
@@ -29,7 +36,7 @@ from roder_trio.schema.command import (
 )
 from roder_trio.schema.event import LimitReached, RetryScheduled
 from roder_trio.schema.inference import InferenceRequest, TurnContext
-from roder_trio.schema.transcript import ToolResult, TranscriptItem
+from roder_trio.schema.transcript import ProviderMetadata, ToolCall, ToolResult, TranscriptItem
 from roder_trio.schema.usage import Attempt
 
 log = logging.getLogger(__name__)
@@ -46,9 +53,17 @@ class TurnJob:
     _settle_error: StorageError | None = attrs.field(init=False, default=None)
     """A step's usage could not be settled."""
     _model_calls: int = attrs.field(init=False, default=0)
+    _answered: dict[str, ToolCall] = attrs.field(init=False, factory=dict)
+    """The turn's calls that have results."""
+    _failures: Failures = attrs.field(init=False, default=Failures())
+    _answer: StructuredAnswer | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         self._compaction = AutoCompaction(self.scope)
+        scope, form = self.scope, self.scope.plan.output_form
+        if form is not None:
+            by_format = scope.engine.capabilities.structured_output
+            self._answer = StructuredAnswer(form, by_format, scope.services.config.output_retries)
 
     async def run(self) -> JobOutcome:
         """Run the turn and return how it ended. Nothing but a Cancelled from outside is raised."""
@@ -74,9 +89,17 @@ class TurnJob:
         if limit is not None:
             self.scope.deadline.deadline = trio.current_time() + limit
         with self.scope.deadline:
+            await self._ask_hooks()
             return await self._rounds()
         message = f"The turn did not end within its deadline of {limit:g} s."
         return Failed(message, "deadline_timeout", self._leftover, "timed out")
+
+    async def _ask_hooks(self) -> None:
+        """Let the hooks add to the developer context of this turn's requests."""
+        scope, message = self.scope, self.scope.plan.message
+        if message is not None:
+            hooks = scope.services.hooks
+            scope.context = await hooks.turn_starting(scope.thread_id, scope.turn_id, message, scope.publish)
 
     # -- rounds ------------------------------------------------------------------------------------------------------
 
@@ -116,17 +139,28 @@ class TurnJob:
         return sampled
 
     def _request(self, attempt: Attempt) -> tuple[TurnContext, InferenceRequest]:
-        scope = self.scope
+        scope, services = self.scope, self.scope.services
+        tools = services.toolbox.offered(scope.plan, services.config, scope.engine)
+        extras = Extras(context=scope.context, tools=tools)
+        if self._answer is not None:
+            extras = Extras(
+                context=scope.context,
+                tools=(*tools, *self._answer.tools),
+                tool_choice=self._answer.tool_choice,
+                response_format=self._answer.response_format,
+            )
         context = TurnContext(
             thread_id=scope.thread_id,
             turn_id=scope.turn_id,
             attempt_id=attempt.attempt_id,
             deadline=scope.deadline.deadline if scope.is_limited else None,
+            run_tool=self._run_tool,
         )
         request = next_request(
             scope.plan,
             scope.view.request,
-            scope.services.config,
+            services.config,
+            extras,
             thread_id=scope.thread_id,
             compact_limit=self._compaction.limits.provider,
             deadline_remaining=scope.deadline.deadline - trio.current_time() if scope.is_limited else None,
@@ -166,23 +200,114 @@ class TurnJob:
             raise TurnFailure("The engine did not close its stream in time.", "cleanup_timeout", self._leftover)
 
     async def _complete(self, sampled: SamplingStep) -> bool:
-        """Store a step that ended well; True if it ended the turn."""
-        scope, step, items = self.scope, sampled.step, self._leftover
-        if not step.calls and not step.forces_round:
-            answer = await self._report_step(FinalStep(scope.turn_id, items, step.finish_reason))
-            if answer is None:
-                return True
-            scope.view = answer
-            self._check_closed(sampled)
-            return False
-        await self._next_round(sampled, StepEnded(scope.turn_id, items))
-        if step.calls:
-            results = tuple(
-                ToolResult(call.id, call.name, f"unknown tool: {call.name}", is_error=True)
-                for call in step.calls.values()
-            )
-            scope.view = await scope.port.report(ToolResultsDone(scope.turn_id, results))
+        """Store a step that ended well, and run its calls; True if it ended the turn."""
+        step = sampled.step
+        sorted_calls = self._sort_calls(step)
+        call = None if self._answer is None else self._answer.call_in(sorted_calls.calls)
+        calls = tuple(entry for entry in sorted_calls.calls if entry is not call)
+        if calls or step.forces_round or sorted_calls.replayed:
+            if call is not None:
+                self._leftover = tuple(item for item in self._leftover if item is not call)
+            await self._next_round(sampled, StepEnded(self.scope.turn_id, self._leftover))
+            await self._run_calls(calls, step.finish_reason)
+            if call is None:
+                return False
+        return await self._finish(sampled, call)
+
+    async def _finish(self, sampled: SamplingStep, call: ToolCall | None) -> bool:
+        """End the turn with its answer; False if it goes on: for a steer, or for an answer that must be given again."""
+        scope, step = self.scope, sampled.step
+        kept = tuple(item for item in self._leftover if item is not call)
+        output = None
+        if self._answer is not None:
+            self._leftover = kept
+            verdict = self._answer.judge(step, call)
+            if isinstance(verdict, Again):
+                self._leftover = (*kept, *verdict.items)
+                await self._next_round(sampled, StepEnded(scope.turn_id, self._leftover))
+                return False
+            self._leftover, output = (*kept, *verdict.items), verdict
+        answer = await self._report_step(FinalStep(scope.turn_id, self._leftover, step.finish_reason, output))
+        if answer is None:
+            return True
+        scope.view = answer
+        self._check_closed(sampled)
         return False
+
+    # -- tools -------------------------------------------------------------------------------------------------------
+
+    def _sort_calls(self, step: Step) -> SortedCalls:
+        """Give the step's calls the ids under which they are stored; what the step leaves is changed to match."""
+        sorted_calls = sort_calls(step.calls.values(), self._answered, self.scope.port.earlier_calls(), new_id)
+        renamed = {id: call for id, call in zip(step.kept_ids(sorted_calls), sorted_calls.calls, strict=True)}
+        self._leftover = tuple(
+            changed
+            for item in self._leftover
+            if (changed := self._changed(item, sorted_calls, renamed)) is not None
+        )
+        return sorted_calls
+
+    def _changed(
+        self, item: TranscriptItem, sorted_calls: SortedCalls, renamed: Mapping[str, ToolCall]
+    ) -> TranscriptItem | None:
+        if isinstance(item, ToolCall):
+            return renamed.get(item.id)
+        return sorted_calls.rewritten(item) if isinstance(item, ProviderMetadata) else item
+
+    async def _run_calls(self, calls: tuple[ToolCall, ...], finish_reason: str | None) -> None:
+        """Run a step's calls; results are stored, in call order, before the next round begins."""
+        scope = self.scope
+        if scope.cut_for_good():
+            await trio.lowlevel.checkpoint()
+        if not calls:
+            return
+        results = await self._run_batch(calls, finish_reason)
+        self._failures = self._failures.add(results)
+        nudge = self._check_failures()
+        scope.view = await scope.port.report(ToolResultsDone(scope.turn_id, nudge))
+
+    async def _run_batch(self, calls: tuple[ToolCall, ...], finish_reason: str | None) -> tuple[ToolResult, ...]:
+        scope = self.scope
+        batch = ToolBatch(
+            services=scope.services,
+            thread_id=scope.thread_id,
+            plan=scope.plan,
+            port=scope.port,
+            calls=calls,
+            finish_reason=finish_reason,
+            deadline=scope.deadline.deadline,
+            cut=scope.cut_for_good,
+        )
+        try:
+            results = await batch.run()
+        finally:
+            self._leftover = batch.leftover()
+        self._answered.update((call.id, call) for call in calls)
+        return results
+
+    def _check_failures(self) -> tuple[TranscriptItem, ...]:
+        """Return the nudge that a row of failures is met with. Raises TurnFailure at a limit that ends the turn."""
+        config = self.scope.services.config.reliability
+        hit = limit_hit(
+            self._failures,
+            per_turn=config.max_tool_failures_per_turn,
+            consecutive=config.max_consecutive_tool_failures,
+            goes_on=config.continue_on_failure_limit,
+        )
+        if hit is None:
+            return ()
+        self.scope.publish(LimitReached(hit.name, hit.value))
+        if hit.nudge is None:
+            raise TurnFailure(hit.error, "reliability_limit")
+        self._failures = self._failures.reset()
+        return (hit.nudge,)
+
+    async def _run_tool(self, call: ToolCall) -> ToolResult:
+        """Run a call for an engine that runs tools inside its stream: the same pipeline, stored call and result."""
+        await self.scope.port.report(ItemsDone(self.scope.turn_id, (call,)))
+        (result,) = await self._run_batch((call,), None)
+        self._failures = self._failures.add((result,))
+        return result
 
     async def _retry(self, failure: ProviderFailure, sampled: SamplingStep, series: RetrySeries) -> RetrySeries:
         """Wait for the next attempt at a failed step, its open text discarded. Raises the failure if it stands."""

@@ -56,6 +56,8 @@ class Step:
     calls: dict[str, ToolCall] = attrs.field(factory=dict)
     _boundaries: list[Mapping[str, Any]] = attrs.field(factory=list)
     _parts: list[str] = attrs.field(factory=list)
+    answer: str = ""
+    """The last complete text of the step that is no commentary."""
     _reasons: bool = False
     _phase: str | None = None
 
@@ -128,7 +130,11 @@ class Step:
         self._parts.clear()
         if not text.strip():
             return ()
-        return (ReasoningSummary(text) if self._reasons else AssistantMessage(text, self._phase),)
+        if self._reasons:
+            return (ReasoningSummary(text),)
+        if is_final_phase(self._phase):
+            self.answer = text
+        return (AssistantMessage(text, self._phase),)
 
     def _boundary(self, item: Mapping[str, Any]) -> tuple[TranscriptItem, ...]:
         if any(same_boundary(item, known) for known in self._boundaries):
@@ -162,10 +168,22 @@ class Step:
             raise ProviderFailure(ProviderFailureKind.PROTOCOL, "The engine sent a tool call without an id.")
 
 
+@attrs.frozen(kw_only=True)
+class Extras:
+    """What a turn's requests hold beside its plan and the transcript."""
+
+    context: str | None = None
+    """What hooks add to the developer context."""
+    tools: tuple[inference.ToolDefinition, ...] = ()
+    tool_choice: inference.ToolChoice = inference.ToolChoice()
+    response_format: Mapping[str, Any] | None = None
+
+
 def next_request(
     plan: TurnPlan,
     transcript: Sequence[TranscriptItem],
     config: RuntimeConfig,
+    extras: Extras = Extras(),
     *,
     thread_id: str,
     compact_limit: int | None = None,
@@ -176,14 +194,21 @@ def next_request(
     return inference.InferenceRequest(
         model=inference.ModelChoice(plan.provider, plan.model),
         instructions=inference.Instructions(
-            options.instructions or config.instructions, plan.developer_instructions, options.developer_context
+            options.instructions or config.instructions,
+            plan.developer_instructions,
+            "\n\n".join(filter(None, (options.developer_context, extras.context))) or None,
         ),
         transcript=transcript,
+        tools=extras.tools,
+        tool_choice=extras.tool_choice,
         reasoning=inference.ReasoningOptions(plan.reasoning not in (None, "none"), plan.reasoning),
-        output=inference.OutputRequest(options.output.max_tokens, options.output.temperature, options.output.top_p),
+        output=inference.OutputRequest(
+            options.output.max_tokens, options.output.temperature, options.output.top_p, extras.response_format
+        ),
         runtime=inference.RequestRuntime(
             prompt_cache_key=thread_id,
             auto_compact_token_limit=compact_limit,
+            parallel_tool_calls=config.parallel_tool_calls,
             deadline_remaining=deadline_remaining,
             service_tier=options.service_tier or config.default_service_tier,
             reliability=config.reliability,
@@ -192,10 +217,16 @@ def next_request(
 
 
 def compaction_request(
-    plan: TurnPlan, view: View, config: RuntimeConfig, *, thread_id: str, hint: str | None = None
+    plan: TurnPlan,
+    view: View,
+    config: RuntimeConfig,
+    extras: Extras,
+    *,
+    thread_id: str,
+    hint: str | None = None,
 ) -> inference.InferenceRequest:
     """Build the request of a native compaction: the whole window, no structured output, the hint at the end."""
-    request = next_request(plan, view.window, config, thread_id=thread_id)
+    request = next_request(plan, view.window, config, extras, thread_id=thread_id)
     if hint is None or not hint.strip():
         return request
     developer = request.instructions.developer

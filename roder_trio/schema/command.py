@@ -42,6 +42,8 @@ class StartTurn:
     turn_id: str
     message: UserMessage
     options: TurnOptions = TurnOptions()
+    output_form: Any = None
+    """What the answer must be; None: text."""
     existing_directory: str | None = None
     """A workspace that was found to exist."""
 
@@ -265,6 +267,8 @@ class FinalStep:
     turn_id: str
     items: tuple[TranscriptItem, ...]
     finish_reason: str | None
+    output: Any = None
+    """The structured answer that was accepted."""
 
 
 @attrs.frozen
@@ -382,6 +386,8 @@ class TurnPlan:
     tool_allowlist: tuple[str, ...] = ()
     message: UserMessage | None = None
     """What the turn began with; None for a compaction."""
+    output_form: Any = None
+    """What the answer must be; None: text."""
 
 
 @attrs.frozen
