@@ -61,6 +61,7 @@ async def test_a_thread_that_left_is_read_again_by_one_load(autojump_clock: trio
     async with rt.open_runtime(engines=[engine], store=store, config=settings(max_resident_threads=1)) as runtime:
         (a,) = await threads_of(runtime, 1)
         await runtime.run_turn(a, "one")
+        await trio.testing.wait_all_tasks_blocked()  # its job is gone
         await threads_of(runtime, 1)
         store.loads = 0
         await runtime.run_turn(a, "two")

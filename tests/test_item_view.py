@@ -314,7 +314,8 @@ async def test_an_eviction_does_not_show_in_a_view_and_a_view_keeps_no_thread_in
 @pytest.mark.parametrize("leave", ["archive_thread", "delete_thread"])
 @pytest.mark.parametrize("behind", [False, True])
 async def test_an_archive_or_a_delete_ends_a_view_after_what_is_buffered(leave, behind):
-    async with viewed([*LONG, trio.Event()], buffer=2 if behind else 1000) as (runtime, thread_id, view):
+    step = [*LONG, trio.Event()]
+    async with viewed(step, buffer=2 if behind else 1000) as (runtime, thread_id, view), runtime.subscribe_events():
         await runtime.start_turn(thread_id, "hello")
         await wait_all_tasks_blocked()
         assert await getattr(runtime, leave)(thread_id)

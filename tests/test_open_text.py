@@ -63,6 +63,15 @@ async def test_open_text_is_stored_half_a_second_after_the_first_that_is_not(aut
     assert appends == [(0.5, "ab"), (1.1, "cd")]
 
 
+async def test_each_thread_has_its_own_time(autojump_clock):
+    store = watched(appends := [])
+    async with opened([say("a"), 9, DONE], [0.2, say("b"), 9, DONE], store=store) as (runtime, _, first):
+        for thread_id in (first, (await runtime.create_thread()).thread_id):
+            await runtime.start_turn(thread_id, "hello")
+        await trio.sleep(5)
+        assert appends == [(0.5, "a"), (0.7, "b")]
+
+
 async def test_the_interval_is_a_setting(autojump_clock):
     store = watched(appends := [])
     config = rt.RuntimeConfig(delta_checkpoint_interval=2.0)

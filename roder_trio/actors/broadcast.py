@@ -133,11 +133,9 @@ class Subscription:
     def _make_room(self, terminal: bool) -> bool:
         """Drop the oldest event that isn't terminal; without one, drop the newcomer or end the subscription."""
         if self._terminals < len(self._buffer):
-            for index, envelope in enumerate(self._buffer):
-                if not is_terminal(envelope):
-                    del self._buffer[index]
-                    self._missed += 1
-                    return True
+            del self._buffer[next(index for index, entry in enumerate(self._buffer) if not is_terminal(entry))]
+            self._missed += 1
+            return True
         if terminal:
             self._overrun = self._ended = True
             self._notify()
