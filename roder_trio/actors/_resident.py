@@ -12,6 +12,7 @@ import trio
 
 from roder_trio.actors._cell import Mailbox, Request
 from roder_trio.actors._job import Job
+from roder_trio.actors._pending import PendingRequests
 from roder_trio.actors._services import Services
 from roder_trio.actors._supervisor import RESTART_WINDOW, RestartsExhausted, supervise
 from roder_trio.actors.thread import ThreadActor
@@ -34,6 +35,7 @@ class ResidentThread:
         "job",
         "mailbox",
         "parked",
+        "pending",
         "pins",
         "scope",
         "thread_id",
@@ -46,6 +48,7 @@ class ResidentThread:
         self.job: Job | None = None
         self.waiting: deque[Request] = deque()
         """Requests that an incarnation deferred, first in, first out."""
+        self.pending = PendingRequests()
         self.pins = 0
         """Direct compactions that keep the thread in memory."""
         self.parked = False

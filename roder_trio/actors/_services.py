@@ -11,8 +11,8 @@ from roder_trio.actors.accounting import AccountingActor
 from roder_trio.actors.broadcast import EventBroadcast
 from roder_trio.actors.checkpoint import CheckpointTimer
 from roder_trio.actors.hook import Hooks, Policies
-from roder_trio.logic.thread.facts import EngineFacts
 from roder_trio.logic.json_schema import Validate, compiled
+from roder_trio.logic.thread.facts import EngineFacts
 from roder_trio.logic.tool.offer import check_names, offered
 from roder_trio.ports import InferenceEngine, ThreadStore, Tool
 from roder_trio.schema.command import TurnPlan

@@ -13,6 +13,7 @@ import trio
 from roder_trio.actors._services import Services, new_id
 from roder_trio.actors._stream import StreamReader
 from roder_trio.actors._supervisor import flatten
+from roder_trio.actors.hook import Point
 from roder_trio.errors import ProviderFailure, ProviderFailureKind, StaleWindow, StorageError
 from roder_trio.logic import compaction as rules
 from roder_trio.logic.retry import RetrySeries
@@ -24,6 +25,7 @@ from roder_trio.schema.compaction import Compacted, NativeCompactionOutcome, Pre
 from roder_trio.schema.event import (
     ContextCompactionCancelled,
     ContextCompactionFailed,
+    ContextCompactionRecorded,
     ContextCompactionStarted,
     Event,
     RetryScheduled,
@@ -89,6 +91,8 @@ class NativeCompaction:
             reason = self.cancel_reason() if verdict is None else None
             if reason is not None:
                 await self._record(ContextCompactionCancelled(self.compaction_id, reason))
+            elif verdict is None:
+                await self._tell_hooks(ContextCompactionCancelled(self.compaction_id, "interrupted"))
         match verdict:
             case rules.Commit(item):
                 return await self._commit(item, trio.current_time() - began)
@@ -214,10 +218,20 @@ class NativeCompaction:
         except StorageError as error:
             await self._record(ContextCompactionFailed(self.compaction_id, str(error), "storage"))
             raise
+        recorded = ContextCompactionRecorded(self.compaction_id, "native", 1, rules.estimate([item]), duration)
+        await self._tell_hooks(recorded)
         return Compacted([item])
 
     async def _record(self, event: Event) -> None:
         self.latest = await self.report(RecordCompaction(self.plan.turn_id, event))
+        await self._tell_hooks(event)
+
+    async def _tell_hooks(self, event: Event) -> None:
+        """Tell the hooks that the compaction begins or has ended; shielded, each hook within its time."""
+        started = isinstance(event, ContextCompactionStarted)
+        with trio.CancelScope(shield=True):
+            point: Point = "compaction_starting" if started else "compaction_finished"
+            await self.services.hooks.compaction(point, event, self._publish)
 
     def _publish(self, event: Event) -> None:
         self.services.publish_live(event, self.thread_id, self.plan.turn_id, "turn")

@@ -23,6 +23,7 @@ MAX_MESSAGE = 300
 TURN_ENDED_BACKLOG = 4096
 
 Tell = Callable[[Event], None]
+Point = Literal["compaction_starting", "compaction_finished"]
 
 
 @attrs.frozen
@@ -55,9 +56,7 @@ class Hooks:
                 tell(_nonsense(hook, "turn_starting", text))
         return "\n\n".join(texts) or None
 
-    async def tool_calling(
-        self, context: ToolContext, name: str, arguments: Mapping[str, Any], tell: Tell
-    ) -> Called:
+    async def tool_calling(self, context: ToolContext, name: str, arguments: Mapping[str, Any], tell: Tell) -> Called:
         """Ask the hooks about a call, each seeing the rewrite of the one before."""
         rewritten: list[tuple[str, Mapping[str, Any]]] = []
         for hook in self._hooks:
@@ -82,9 +81,7 @@ class Hooks:
         for hook in self._hooks:
             await self._ask(hook, "tool_called", partial(hook.tool_called, context, name, arguments, output), tell)
 
-    async def compaction(
-        self, point: Literal["compaction_starting", "compaction_finished"], event: Event, tell: Tell
-    ) -> None:
+    async def compaction(self, point: Point, event: Event, tell: Tell) -> None:
         """Tell the hooks that a compaction begins or has ended."""
         for hook in self._hooks:
             await self._ask(hook, point, partial(getattr(hook, point), event), tell)
@@ -134,9 +131,7 @@ class Policies:
         self._policies = tuple(policies)
         self._seconds = deadlines.policy_timeout
 
-    async def verdicts(
-        self, context: ToolContext, spec: ToolSpec, arguments: Mapping[str, Any]
-    ) -> tuple[Verdict, ...]:
+    async def verdicts(self, context: ToolContext, spec: ToolSpec, arguments: Mapping[str, Any]) -> tuple[Verdict, ...]:
         """Ask every policy about a call, once. One that fails or overruns denies it."""
         found = []
         for policy in self._policies:

@@ -9,14 +9,17 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, assert_never
 
 import attrs
 import trio
 
+from roder_trio.actors._answer import Accepted
 from roder_trio.actors._cell import Mailbox, Request
 from roder_trio.actors._job import Job
 from roder_trio.actors._log import ThreadLog
+from roder_trio.actors._pending import PendingRequests
 from roder_trio.actors._runner import Runner, make_runner
 from roder_trio.actors._services import Services, utc_now
 from roder_trio.errors import ActorCrashed, AppendOutcomeUnknown, RoderTrioError, StorageError
@@ -25,6 +28,7 @@ from roder_trio.logic.thread.draft import Draft, Stamped
 from roder_trio.logic.thread.facts import VIEW, Decision, Deferred, Facts, Phase, Slot, View
 from roder_trio.logic.thread.recovery import close_open_work
 from roder_trio.logic.thread.state import fold_snapshot
+from roder_trio.logic.thread.turns import outcome_of
 from roder_trio.schema import command as c
 from roder_trio.schema.event import (
     Event,
@@ -34,6 +38,7 @@ from roder_trio.schema.event import (
     ThreadRecovered,
 )
 from roder_trio.schema.transcript import ErrorNote
+from roder_trio.schema.turn import TurnOutcome
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +50,7 @@ class Home(Protocol):
     mailbox: Mailbox
     job: Job | None
     waiting: deque[Request]
+    pending: PendingRequests
 
     def depart(self) -> None:
         """Take no more requests: the thread stops being resident."""
@@ -67,6 +73,8 @@ class ThreadActor:
         self._port = home.mailbox.open_port()
         self._retake = False
         self._results: dict[str, c.CompactionEnded] = {}
+        self._accepted: Accepted | None = None
+        """The structured answer of the newest turn that ended; it isn't stored."""
         self._nursery: trio.Nursery
 
     async def run(self, first: Request | None = None) -> None:
@@ -100,6 +108,7 @@ class ThreadActor:
         if self._home.job is not None:
             self._home.job.cancel("runtime_restart")
             self._home.job = None
+        self._home.pending.clear()
         self._nursery.cancel_scope.cancel()
 
     # -- requests ----------------------------------------------------------------------------------------------------
@@ -170,6 +179,8 @@ class ThreadActor:
                 self._answer_compaction(request, payload)
             case c.ItemExists(turn_id, item_id) if (turn_id, item_id) in log.live:
                 request.resolve(True)
+            case c.AwaitAnswer(_, request_id):
+                self._answer(request, request_id)
             case c.Checkpoint():
                 stored = False
                 try:
@@ -202,7 +213,9 @@ class ThreadActor:
         request.resolve(self._view() if reply is VIEW else reply)
 
     def _reply(self, payload: Any, decision: Decision, stamped: Sequence[Stamped]) -> Any:
-        return stamped[-1].record if isinstance(payload, c.RecordItemEvent) else decision.reply
+        if isinstance(payload, c.RecordItemEvent):
+            return stamped[-1].record
+        return self._with_output(decision.reply) if isinstance(payload, c.WaitTurn) else decision.reply
 
     def _seal(self, *, sealed: bool) -> None:
         job = self._home.job
@@ -214,6 +227,7 @@ class ThreadActor:
         """Commit to the log, and tell the job what changed under it. Raises StorageError, with nothing changed."""
         before = log.attached_goal
         stamped = await log.commit(drafts)
+        self._home.pending.note(stamped)
         if log.attached_goal != before:
             attached = log.attached_goal is not None
             self._slot = attrs.evolve(self._slot, attached_at=trio.current_time() if attached else None)
@@ -230,6 +244,8 @@ class ThreadActor:
             match effect:
                 case c.StartJob() | c.StartCompaction():
                     self._start(effect)
+                case c.Answer() | c.Remember() | c.SetMode():
+                    self._take_note(effect)
                 case c.CancelJob(reason):
                     if job is not None:
                         job.cancel(reason)
@@ -239,8 +255,7 @@ class ThreadActor:
                         job.signal.notify()
                 case c.EndTurn(turn_id):
                     self._slot = attrs.evolve(self._slot, phase=Phase.CLOSING)
-                    self._services.accounting.totals(self._home.thread_id).forget_turn(turn_id)
-                    self._retake = True
+                    self._end_turn(turn_id, payload)
                 case c.FreeSlot():
                     self._free(payload)
                 case c.Publish(event, turn_id):
@@ -269,12 +284,52 @@ class ThreadActor:
         with suppress(ActorCrashed):
             await self._port.deliver(c.JobEnded(job.turn_id, outcome))
 
+    def _take_note(self, effect: c.Answer | c.Remember | c.SetMode) -> None:
+        """Keep what is not stored of consent and of calls that wait."""
+        pending = self._home.pending
+        match effect:
+            case c.Answer(request_id, value):
+                pending.answers[request_id] = value
+                self._retake = True
+            case c.Remember(approval_id, terms):
+                pending.terms[approval_id] = terms
+            case c.SetMode(mode):
+                self._services.policy_modes.threads[self._home.thread_id] = mode
+
+    def _end_turn(self, turn_id: str, payload: Any) -> None:
+        """The turn's terminal event is stored: those who wait for it, and the hooks, are told."""
+        self._services.accounting.totals(self._home.thread_id).forget_turn(turn_id)
+        self._retake = True
+        self._accepted = payload.output if isinstance(payload, c.FinalStep) else None
+        entry = self._resident.state.turns[turn_id]
+        if entry.terminal is not None:
+            outcome = self._with_output(outcome_of(turn_id, entry, entry.terminal))
+            tell = partial(self._services.publish_live, thread_id=self._home.thread_id, turn_id=None, source="hook")
+            self._services.hooks.turn_ended(outcome, tell)
+
+    def _with_output(self, outcome: TurnOutcome) -> TurnOutcome:
+        """Return an outcome with the structured answer, if it is that of the newest turn."""
+        accepted = self._accepted
+        newest = self._resident.state.last_turn_id == outcome.turn_id
+        if accepted is None or not newest:
+            return outcome
+        return attrs.evolve(outcome, output=accepted.value, text=accepted.text)
+
     def _free(self, payload: Any) -> None:
         self._home.job = None
+        self._home.pending.clear()
         self._slot = Slot()
         self._retake = True
         if isinstance(payload, c.JobEnded) and isinstance(payload.outcome, c.CompactionEnded):
             self._results = {payload.outcome.compaction_id: payload.outcome}
+
+    def _answer(self, request: Request, request_id: str) -> None:
+        """Give a call what it waits for, or have it wait."""
+        answers = self._home.pending.answers
+        if request_id in answers:
+            request.resolve(answers.pop(request_id))
+        else:
+            self._defer(request)
 
     # -- compactions -------------------------------------------------------------------------------------------------
 
@@ -376,6 +431,9 @@ class ThreadActor:
             config=services.config,
             engines=services.engine_facts,
             totals=services.accounting.totals(self._home.thread_id),
+            tool_names=services.toolbox.tools,
+            policy_mode=services.policy_modes.of(self._home.thread_id),
+            terms=self._home.pending.terms,
         )
 
     def _view(self) -> View:

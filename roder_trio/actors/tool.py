@@ -301,9 +301,7 @@ class ToolBatch:
         call, cut = entry.call, capped(output.text)
         if cut.cut:
             self.port.publish(ToolOutputTruncated(call.id, cut.lines, cut.characters))
-        entry.result = ToolResult(
-            call.id, call.name, cut.text, output.is_error, output.display_payload, output.images
-        )
+        entry.result = ToolResult(call.id, call.name, cut.text, output.is_error, output.display_payload, output.images)
         self.port.publish(ToolFinished(call.id, output.is_error))
         entry.finished.set()
 
@@ -322,5 +320,3 @@ class ToolBatch:
     @property
     def _mode(self) -> PolicyMode:
         return self.services.policy_modes.of(self.thread_id)
-
-

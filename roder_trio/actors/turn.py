@@ -239,20 +239,12 @@ class TurnJob:
     def _sort_calls(self, step: Step) -> SortedCalls:
         """Give the step's calls the ids under which they are stored; what the step leaves is changed to match."""
         sorted_calls = sort_calls(step.calls.values(), self._answered, self.scope.port.earlier_calls(), new_id)
-        renamed = {id: call for id, call in zip(step.kept_ids(sorted_calls), sorted_calls.calls, strict=True)}
+        former = {new: old for old, new in sorted_calls.renamed.items()}
+        stored = {former.get(call.id, call.id): call for call in sorted_calls.calls}
         self._leftover = tuple(
-            changed
-            for item in self._leftover
-            if (changed := self._changed(item, sorted_calls, renamed)) is not None
+            changed for item in self._leftover if (changed := _stored_form(item, sorted_calls, stored)) is not None
         )
         return sorted_calls
-
-    def _changed(
-        self, item: TranscriptItem, sorted_calls: SortedCalls, renamed: Mapping[str, ToolCall]
-    ) -> TranscriptItem | None:
-        if isinstance(item, ToolCall):
-            return renamed.get(item.id)
-        return sorted_calls.rewritten(item) if isinstance(item, ProviderMetadata) else item
 
     async def _run_calls(self, calls: tuple[ToolCall, ...], finish_reason: str | None) -> None:
         """Run a step's calls; results are stored, in call order, before the next round begins."""
@@ -341,3 +333,12 @@ class TurnJob:
                 return self._failed(str(error), "internal")
         log.error("a turn failed by a bug of the runtime", exc_info=error)
         return self._failed(f"The runtime failed: {type(error).__name__}: {error}", "internal")
+
+
+def _stored_form(
+    item: TranscriptItem, sorted_calls: SortedCalls, stored: Mapping[str, ToolCall]
+) -> TranscriptItem | None:
+    """Return an item of a step as it is stored, by what its calls became; None if it is dropped."""
+    if isinstance(item, ToolCall):
+        return stored.get(item.id)
+    return sorted_calls.rewritten(item) if isinstance(item, ProviderMetadata) else item

@@ -175,7 +175,7 @@ class Extras:
     context: str | None = None
     """What hooks add to the developer context."""
     tools: tuple[inference.ToolDefinition, ...] = ()
-    tool_choice: inference.ToolChoice = inference.ToolChoice()
+    tool_choice: inference.ToolChoice = attrs.field(factory=inference.ToolChoice)
     response_format: Mapping[str, Any] | None = None
 
 
@@ -183,7 +183,7 @@ def next_request(
     plan: TurnPlan,
     transcript: Sequence[TranscriptItem],
     config: RuntimeConfig,
-    extras: Extras = Extras(),
+    extras: Extras,
     *,
     thread_id: str,
     compact_limit: int | None = None,

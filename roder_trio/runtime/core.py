@@ -90,8 +90,8 @@ class Core:
         await self._stage("usage", self.accounting.drain, grace)
         await self._stage("threads", self.directory.close, grace)
         self.accounting.close()
+        await self._stage("sinks", self._flush, self.services.config.deadlines.sink_flush_grace)
         self.broadcast.end()
-        await self._stage("sinks", self.sinks.flushed, self.services.config.deadlines.sink_flush_grace)
         status = "storage_failed" if lifecycle.unstored else "deadline_exceeded" if remaining else outcome.status
         self.report = ShutdownReport(
             status=status,
@@ -100,6 +100,11 @@ class Core:
             unflushed=self.sinks.unflushed,
             unreleased=tuple(sorted(lifecycle.unreleased)),
         )
+
+    async def _flush(self) -> None:
+        await self.services.hooks.flushed()
+        self.broadcast.end()
+        await self.sinks.flushed()
 
     async def _stage(self, name: str, work: Callable[[], Awaitable[None]], grace: float) -> None:
         with trio.move_on_after(grace) as scope:

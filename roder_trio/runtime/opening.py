@@ -6,19 +6,21 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import attrs
 import trio
 
 from roder_trio import providers, stores
-from roder_trio.actors._services import Lifecycle, Services, envelope, utc_now
+from roder_trio.actors._services import Lifecycle, PolicyModes, Services, Toolbox, envelope, utc_now
 from roder_trio.actors._supervisor import RestartsExhausted, supervise
 from roder_trio.actors.accounting import AccountingActor
 from roder_trio.actors.broadcast import EventBroadcast
 from roder_trio.actors.checkpoint import CheckpointTimer
 from roder_trio.actors.direct import DirectCompactions
 from roder_trio.actors.directory import Directory
+from roder_trio.actors.hook import Hooks, Policies
 from roder_trio.actors.sink import Sinks
 from roder_trio.logic.retry import MAX_JITTER
-from roder_trio.ports import EventSink, InferenceEngine, ThreadStore
+from roder_trio.ports import EventSink, Hook, InferenceEngine, Policy, ThreadStore, Tool
 from roder_trio.providers.catalog import Catalog
 from roder_trio.runtime.core import Core
 from roder_trio.runtime.engines import EngineRegistry
@@ -34,19 +36,25 @@ async def open_runtime(
     *,
     engines: Sequence[InferenceEngine] = (),
     store: ThreadStore | None = None,
+    tools: Sequence[Tool] = (),
+    policies: Sequence[Policy] = (),
+    hooks: Sequence[Hook] = (),
     sinks: Sequence[EventSink] = (),
     http: Any = None,
     config: RuntimeConfig | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open a runtime for as long as the block runs.
 
-    `engines` default to one `providers.Offline()`, `store` to a new memory store; `http` is an `httpx.AsyncClient` that
-    is left open, else the runtime makes and closes one if an engine needs it. Leaving the block, also by an error or a
-    cancel, interrupts what runs, settles usage, stores terminal events and closes everything, each stage within its
-    grace; `runtime.shutdown_report` then says how that went. Raises ValueError for engines with one id, StorageError
-    if the store can't be opened.
+    `engines` default to one `providers.Offline()`, `store` to a new memory store; policies and hooks are asked in the
+    order given. `http` is an `httpx.AsyncClient` that is left open, else the runtime makes and closes one if an engine
+    needs it. Leaving the block, also by an error or a cancel, interrupts what runs, settles usage, stores terminal
+    events and closes everything, each stage within its grace; `runtime.shutdown_report` then says how that went.
+
+    Raises ValueError for engines with one id, DuplicateTool, ToolDefinitionError for a schema that can't be compiled,
+    StorageError if the store can't be opened.
     """
     config = config or RuntimeConfig()
+    extensions = _Extensions(Toolbox(tools), policies, hooks, sinks)
     registry = EngineRegistry(engines or [providers.Offline()], Catalog.load(config.catalog))
     store = store or stores.MemoryThreadStore()
     async with AsyncExitStack() as opened:
@@ -55,7 +63,7 @@ async def open_runtime(
         outcome = _Body()
         async with trio.open_nursery() as nursery:
             with trio.CancelScope(shield=True):  # a cancel here would leave `_live`, shielded, in start's own nursery
-                core: Core = await nursery.start(_live, registry, store, sinks, config, outcome)
+                core: Core = await nursery.start(_live, registry, store, extensions, config, outcome)
             try:
                 with outcome.scope:
                     yield Runtime(core)
@@ -67,6 +75,16 @@ async def open_runtime(
                 outcome.left.set()
         if outcome.error is not None:
             raise outcome.error
+
+
+@attrs.frozen
+class _Extensions:
+    """What the host gave to look on and to be called."""
+
+    toolbox: Toolbox
+    policies: Sequence[Policy]
+    hooks: Sequence[Hook]
+    sinks: Sequence[EventSink]
 
 
 class _Body:
@@ -86,7 +104,7 @@ class _Body:
 async def _live(
     registry: EngineRegistry,
     store: ThreadStore,
-    sinks: Sequence[EventSink],
+    extensions: _Extensions,
     config: RuntimeConfig,
     body: _Body,
     task_status: trio.TaskStatus[Core] = trio.TASK_STATUS_IGNORED,
@@ -103,13 +121,18 @@ async def _live(
         engine_facts=registry.facts,
         lifecycle=Lifecycle(),
         checkpoints=CheckpointTimer(config.delta_checkpoint_interval),
+        toolbox=extensions.toolbox,
+        hooks=Hooks(extensions.hooks, config.deadlines),
+        policies=Policies(extensions.policies, config.deadlines),
+        policy_modes=PolicyModes(config.policy_mode),
         jitter=lambda: random.uniform(0, MAX_JITTER),  # noqa: S311 - spreads retries, keeps no secret
     )
     with trio.CancelScope(shield=True):
         async with trio.open_nursery() as nursery:
             directory = Directory(services, nursery)
-            all_sinks = Sinks(sinks, broadcast, config.deadlines.sink_timeout)
+            all_sinks = Sinks(extensions.sinks, broadcast, config.deadlines.sink_timeout)
             nursery.start_soon(all_sinks.run)
+            nursery.start_soon(services.hooks.run)
             nursery.start_soon(services.checkpoints.run)
             nursery.start_soon(_account, accounting, body)
             task_status.started(Core(services, directory, DirectCompactions(services, directory), registry, all_sinks))

@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import PurePath
+from typing import Any
 
 import attrs
 import trio
@@ -11,6 +12,7 @@ import trio
 from roder_trio.actors._services import new_id
 from roder_trio.actors.broadcast import Filter
 from roder_trio.errors import ActorCrashed, BadWorkspace, RoderTrioError, RuntimeDraining
+from roder_trio.logic.output import OutputForm, output_form
 from roder_trio.logic.thread.admission import WorkspaceUnchecked
 from roder_trio.runtime.base import Base
 from roder_trio.runtime.handle import Turn
@@ -63,15 +65,20 @@ class TurnMethods(Base):
         developer_context: str | None = None,
         service_tier: str | None = None,
         output: OutputOptions | None = None,
+        output_type: Any = None,
     ) -> TurnOutcome:
         """Run a turn to its end and return how it ended; a failed turn is an outcome, not an exception.
 
-        Cancelling interrupts the turn and waits for its end, at most `turn_exit_grace`. Raises as `start_turn`.
+        With `output_type` (an attrs class, a dataclass, a TypedDict, or a JSON schema of an object) the answer is
+        checked, repaired at most `output_retries` times, and given as `outcome.output`. Cancelling interrupts the turn
+        and waits for its end, at most `turn_exit_grace`. Raises as `start_turn`, and TypeError for a type without a
+        schema.
         """
+        form = None if output_type is None else output_form(output_type)
         options = _options(provider, model, reasoning, workspace, instructions, developer_context, service_tier, output)
         turn_id = new_id()
         try:
-            await self._start(thread_id, turn_id, _message(message, images), options)
+            await self._start(thread_id, turn_id, _message(message, images), options, form)
             return await self.wait_turn(thread_id, turn_id)
         except trio.Cancelled:
             await self._abandon(thread_id, turn_id)
@@ -157,11 +164,18 @@ class TurnMethods(Base):
 
     # -- how ---------------------------------------------------------------------------------------------------------
 
-    async def _start(self, thread_id: str, turn_id: str, message: UserMessage, options: c.TurnOptions) -> str:
+    async def _start(
+        self,
+        thread_id: str,
+        turn_id: str,
+        message: UserMessage,
+        options: c.TurnOptions,
+        form: OutputForm | None = None,
+    ) -> str:
         self._check_open()
         if self._core.services.lifecycle.draining:
             raise RuntimeDraining
-        command = c.StartTurn(turn_id=turn_id, message=message, options=options)
+        command = c.StartTurn(turn_id=turn_id, message=message, options=options, output_form=form)
         while True:
             try:
                 answer: str = await self._ask_for_job(thread_id, command)

@@ -13,7 +13,7 @@ from roder_trio.schema.event import Event, PolicyModeChanged, ThreadMetadataChan
 from roder_trio.schema.goal import GoalPatch
 from roder_trio.schema.ids import is_text, is_text_or_none
 from roder_trio.schema.item import ItemEventKind
-from roder_trio.schema.policy import ApprovalOutcome, ExternalOutcome, Verdict
+from roder_trio.schema.policy import ApprovalOutcome, ExternalOutcome, PolicyMode, Verdict
 from roder_trio.schema.tool import ToolOutput, ToolSpec
 from roder_trio.schema.transcript import ProviderMetadata, TranscriptItem, UserMessage
 from roder_trio.schema.turn import OutputOptions
@@ -209,8 +209,9 @@ class ResolveExternal:
 
 @attrs.frozen
 class ChangePolicy:
-    """The thread's policy mode has changed; `event` is stored if the mode is its own."""
+    """The policy mode changes: `mode` becomes the thread's own, and `event` is stored; None: the runtime's changed."""
 
+    mode: PolicyMode | None = None
     event: PolicyModeChanged | None = None
 
 
@@ -424,6 +425,13 @@ class FreeSlot:
 
 
 @attrs.frozen
+class SetMode:
+    """The thread has a policy mode of its own from now on."""
+
+    mode: PolicyMode
+
+
+@attrs.frozen
 class Answer:
     """What the turn's call waits for has come."""
 
@@ -455,5 +463,5 @@ class Publish:
 
 
 Effect: TypeAlias = (
-    Answer | Remember | StartJob | StartCompaction | CancelJob | PreemptStep | FreeSlot | EndTurn | Publish
+    StartJob | StartCompaction | CancelJob | PreemptStep | FreeSlot | EndTurn | Publish | Answer | Remember | SetMode
 )

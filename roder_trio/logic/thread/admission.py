@@ -10,6 +10,7 @@ from roder_trio.errors import (
     UnknownProvider,
     UnsupportedOption,
 )
+from roder_trio.logic.output import FINAL_ANSWER
 from roder_trio.logic.thread.draft import AppendItem, Draft, Emit
 from roder_trio.logic.thread.facts import DEFERRED, Decision, Deferred, EngineFacts, Facts, Phase
 from roder_trio.logic.thread.state import ThreadState
@@ -40,6 +41,8 @@ def start_turn(state: ThreadState, command: StartTurn, facts: Facts) -> Decision
     if workspace is not None and workspace != command.existing_directory:
         raise WorkspaceUnchecked(workspace)
     plan, engine = choose(state, command.turn_id, command.options, facts)
+    if command.output_form is not None and not _can_answer(engine, facts):
+        raise UnsupportedOption("output_type", f"the engine {plan.provider!r} can't give a structured answer here")
     if command.message.images and not engine.capabilities.image_input:
         raise UnsupportedOption("images", f"the engine {plan.provider!r} takes no images")
     if must_wait(state, facts):
@@ -50,7 +53,7 @@ def start_turn(state: ThreadState, command: StartTurn, facts: Facts) -> Decision
     ]
     if state.last_model is not None and state.last_model != (plan.provider, plan.model):
         drafts.append(AppendItem(plan.turn_id, _model_switch(state.last_model, plan)))
-    plan = attrs.evolve(plan, message=command.message)
+    plan = attrs.evolve(plan, message=command.message, output_form=command.output_form)
     return Decision(tuple(drafts), (StartJob(plan),), reply=plan.turn_id)
 
 
@@ -102,6 +105,12 @@ def choose(state: ThreadState, turn_id: str, options: TurnOptions, facts: Facts)
         tool_allowlist=metadata.tool_allowlist,
     )
     return plan, engine
+
+
+def _can_answer(engine: EngineFacts, facts: Facts) -> bool:
+    """Whether a structured answer can be had: by a response format, or by a tool whose name is free."""
+    by_tool = engine.capabilities.tool_calls and FINAL_ANSWER not in facts.tool_names
+    return engine.capabilities.structured_output or by_tool
 
 
 def _model_switch(before: tuple[str, str], plan: TurnPlan) -> ProviderMetadata:

@@ -51,7 +51,6 @@ _HANDLERS: Mapping[type, Handler] = {
 
 _OF_NO_THREAD: Mapping[type, Any] = {
     c.Archive: False,
-    c.ChangePolicy: None,
     c.ResolveApproval: False,
     c.ResolveExternal: False,
     c.Checkpoint: None,

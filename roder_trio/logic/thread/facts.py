@@ -1,7 +1,7 @@
 """What a decision may know besides the state: the moment, the slot of the job, the board, the engines."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -74,6 +74,8 @@ class Facts:
     config: RuntimeConfig
     engines: Mapping[str, EngineFacts]
     totals: ThreadTotals
+    tool_names: Collection[str] = ()
+    """The names of the runtime's tools."""
     policy_mode: PolicyMode = PolicyMode.ACCEPT_ALL
     """The thread's own, else the runtime's."""
     terms: Mapping[str, ApprovalTerms] = attrs.field(factory=dict)

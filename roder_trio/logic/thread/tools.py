@@ -16,6 +16,7 @@ from roder_trio.schema.command import (
     RequestExternal,
     ResolveApproval,
     ResolveExternal,
+    SetMode,
 )
 from roder_trio.schema.event import (
     ApprovalRequested,
@@ -72,13 +73,14 @@ def resolve_external(state: ThreadState, command: ResolveExternal, facts: Facts)
 def change_policy(state: ThreadState, command: ChangePolicy, facts: Facts) -> Decision:
     """Decide every pending request for consent again, by the mode of now; policies are not asked again."""
     drafts: list[Draft] = [] if command.event is None else [Emit(command.event)]
-    effects: list[Effect] = []
+    effects: list[Effect] = [] if command.mode is None else [SetMode(command.mode)]
+    mode = command.mode or facts.policy_mode
     turn = state.open_turn
     for approval_id in () if turn is None else turn.pending:
         terms = facts.terms.get(approval_id)
         if turn is None or terms is None:
             continue
-        outcome = policy.redecide(facts.policy_mode, terms.spec, facts.config.denied_tools, terms.verdicts)
+        outcome = policy.redecide(mode, terms.spec, facts.config.denied_tools, terms.verdicts)
         if outcome is not None:
             drafts.append(Emit(ApprovalResolved(approval_id, outcome), turn.turn_id))
             effects.append(Answer(approval_id, outcome))
