@@ -496,3 +496,29 @@ def test_the_room_of_tools_names_what_it_has() -> None:
     assert set(tools.__all__) <= set(dir(tools))
     with pytest.raises(AttributeError, match="hammer"):
         _ = tools.hammer
+
+
+def test_a_docstring_whose_arguments_follow_at_once_is_read() -> None:
+    def add(a: int, b: int) -> int:
+        """Add two numbers.
+
+        Args:
+            a: the first
+            b: the second
+        """
+        return a + b
+
+    properties = tool(add).spec.parameters["properties"]
+    assert [properties[name]["description"] for name in ("a", "b")] == ["the first", "the second"]
+
+
+def test_a_docstring_that_can_not_be_read_is_refused() -> None:
+    def broken(a: int) -> None:
+        """Do it.
+
+        Args:
+        a
+        """
+
+    with pytest.raises(ToolDefinitionError, match="docstring"):
+        tool(broken)

@@ -192,7 +192,10 @@ def _documentation(function: Callable[..., Any], name: str) -> tuple[str, dict[s
     description = "\n".join(lines[:end]).strip()
     if not description:
         raise ToolDefinitionError(f"The tool {name!r} needs a docstring that tells the model what it does.")
-    arguments = docstring_parser.parse("\n".join(lines[end:]), docstring_parser.DocstringStyle.GOOGLE).params
+    try:
+        arguments = docstring_parser.parse(text, docstring_parser.DocstringStyle.GOOGLE).params
+    except docstring_parser.ParseError as error:
+        raise ToolDefinitionError(f"The docstring of the tool {name!r} can't be read: {error}.") from error
     return description, {entry.arg_name: " ".join((entry.description or "").split()) for entry in arguments}
 
 
