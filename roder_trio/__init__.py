@@ -8,6 +8,7 @@ from roder_trio.errors import (
     CommandRefused,
     CompactionPreempted,
     CorruptRecord,
+    DuplicateTool,
     EmptyMessage,
     InvalidCursor,
     InvalidRecord,
@@ -31,15 +32,18 @@ from roder_trio.errors import (
     ThreadExists,
     ThreadFailed,
     ThreadNotFound,
+    ToolDefinitionError,
+    ToolError,
     UnknownProvider,
     UnknownTurn,
     UnsupportedOption,
 )
-from roder_trio.ports import EventSink, InferenceEngine, ThreadStore
+from roder_trio.ports import EventSink, Hook, InferenceEngine, Policy, ThreadStore, Tool
 from roder_trio.runtime import Runtime, Turn, open_runtime
 from roder_trio.schema.config import Deadlines, ReliabilityConfig, RuntimeConfig
 from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.inference import InferenceCapabilities
+from roder_trio.schema.policy import Deny, Rewrite, Verdict
 from roder_trio.schema.thread import (
     ExtensionStateRecord,
     OpaqueRecord,
@@ -48,10 +52,12 @@ from roder_trio.schema.thread import (
     ThreadSnapshot,
     TurnRecord,
 )
+from roder_trio.schema.tool import ToolContext, ToolOutput, ToolSpec
 from roder_trio.schema.turn import DrainOutcome, OutputOptions, ShutdownReport, TurnOutcome
 from roder_trio.schema.usage import TokenUsage
+from roder_trio.tools.function import tool
 
-from roder_trio import compaction, events, goals, inference, items, providers, stores, transcript  # isort: skip
+from roder_trio import compaction, events, goals, inference, items, providers, stores, tools, transcript  # isort: skip
 
 __all__ = [
     "ActorCrashed",
@@ -61,11 +67,14 @@ __all__ = [
     "CompactionPreempted",
     "CorruptRecord",
     "Deadlines",
+    "Deny",
     "DrainOutcome",
+    "DuplicateTool",
     "EmptyMessage",
     "EventEnvelope",
     "EventSink",
     "ExtensionStateRecord",
+    "Hook",
     "InferenceCapabilities",
     "InferenceEngine",
     "InvalidCursor",
@@ -74,9 +83,11 @@ __all__ = [
     "NotAStore",
     "OpaqueRecord",
     "OutputOptions",
+    "Policy",
     "ProviderFailure",
     "ProviderFailureKind",
     "ReliabilityConfig",
+    "Rewrite",
     "RoderTrioError",
     "Runtime",
     "RuntimeClosed",
@@ -102,12 +113,19 @@ __all__ = [
     "ThreadSnapshot",
     "ThreadStore",
     "TokenUsage",
+    "Tool",
+    "ToolContext",
+    "ToolDefinitionError",
+    "ToolError",
+    "ToolOutput",
+    "ToolSpec",
     "Turn",
     "TurnOutcome",
     "TurnRecord",
     "UnknownProvider",
     "UnknownTurn",
     "UnsupportedOption",
+    "Verdict",
     "compaction",
     "events",
     "goals",
@@ -116,5 +134,7 @@ __all__ = [
     "open_runtime",
     "providers",
     "stores",
+    "tool",
+    "tools",
     "transcript",
 ]

@@ -69,7 +69,7 @@ def test_a_turn_opens_with_its_start_and_its_message_in_one_append():
     decision = desk.decide(start(reasoning="low", instructions="be brief"))
     plan = c.TurnPlan(
         turn_id="u", provider="one", model="m", reasoning="low",
-        options=c.TurnOptions(reasoning="low", instructions="be brief"),
+        options=c.TurnOptions(reasoning="low", instructions="be brief"), message=USER,
     )  # fmt: skip
     assert decision == Decision(
         (Emit(TurnStarted("one", "m", "low"), "u"), AppendItem("u", USER)), (c.StartJob(plan),), "u"

@@ -8,7 +8,8 @@ import pytest
 import roder_trio as rt
 
 ERRORS = """
-ActorCrashed AppendOutcomeUnknown BadWorkspace CommandRefused CompactionPreempted CorruptRecord EmptyMessage
+ActorCrashed AppendOutcomeUnknown BadWorkspace CommandRefused CompactionPreempted CorruptRecord DuplicateTool
+EmptyMessage ToolDefinitionError ToolError
 InvalidCursor InvalidRecord NoActiveTurn NotAStore ProviderFailure RoderTrioError RuntimeClosed RuntimeDraining
 SchemaTooNew StaleWindow SteerQueueFull StorageError StoreClosed StoreInUse StoreReadOnly StoreUnsupported
 SubscriptionOverrun ThreadBusy ThreadExists ThreadFailed ThreadNotFound UnknownProvider UnknownTurn UnsupportedOption
@@ -20,10 +21,14 @@ NAMES = {
         TokenUsage TurnOutcome DrainOutcome ShutdownReport OutputOptions SteeringSignal
         ThreadStore InferenceEngine InferenceCapabilities EventSink
         ThreadSnapshot ThreadMetadata TurnRecord ThreadPage EventEnvelope ExtensionStateRecord OpaqueRecord
-        compaction events goals inference items providers stores transcript""",
+        Tool ToolSpec ToolContext ToolOutput tool Policy Verdict Hook Deny Rewrite
+        compaction events goals inference items providers stores tools transcript""",
     "compaction": """is_boundary trim_to_last_boundary CompactionResult NativeCompactionOutcome Compacted Preempted
         Unsupported""",
-    "events": """ContextCompactionCancelled ContextCompactionFailed ContextCompactionRecorded ContextCompactionSkipped
+    "events": """ToolArgumentsRewritten ToolCallRepaired ToolStarted ToolProgress ToolFinished
+        ToolOutputTruncated PolicyModeChanged PolicyDecided HookFailed ApprovalRequested ApprovalResolved
+        ExternalToolRequested ExternalToolResolved
+        ContextCompactionCancelled ContextCompactionFailed ContextCompactionRecorded ContextCompactionSkipped
         ContextCompactionStarted Event GoalCleared GoalTimeRecorded GoalUpdated InferenceCompleted InferenceStarted
         ItemsReset Lagged LimitReached RetryScheduled SinkFailed SteerAccepted StorageRepaired ThreadArchived
         ThreadCreated ThreadDeleted ThreadFailedEvent ThreadMetadataChanged ThreadRecovered ThreadUnarchived
@@ -40,12 +45,14 @@ NAMES = {
     "transcript": """AssistantMessage ContextCompaction ErrorNote Image OpaqueItem ProviderMetadata ReasoningSummary
         ToolCall ToolResult TranscriptItem UserMessage""",
     "stores": "JsonlThreadStore MemoryThreadStore StoreRepair",
+    "tools": "ExternalTool shell_tool workspace_tools",
     "providers": "ChatCompletions Offline ScriptedEngine",
 }
 
 METHODS = """
 archive_thread compact_thread compact_with_provider create_thread delete_thread drain_active_turns get_state
-interrupt_turn latest_transcript_item_index list_models list_threads load_metadata load_thread persist_turn_item
+interrupt_turn pending_approvals resolve_approval resolve_external_tool set_policy_mode
+        latest_transcript_item_index list_models list_threads load_metadata load_thread persist_turn_item
 record_thread_item_event_kind resume_accepting_turns run_turn set_state shutdown_report start_turn steer_turn
 subscribe_events thread_goal_clear thread_goal_get thread_goal_set thread_item_exists thread_view turn
 unarchive_thread update_thread wait_turn

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import trio
 
 from roder_trio.actors._cell import Mailbox, Request
+from roder_trio.actors._desk import Desk
 from roder_trio.actors._job import Job
-from roder_trio.actors._pending import PendingRequests
 from roder_trio.actors._services import Services
 from roder_trio.actors._supervisor import RESTART_WINDOW, RestartsExhausted, supervise
 from roder_trio.actors.thread import ThreadActor
@@ -31,11 +31,11 @@ class ResidentThread:
         "_first",
         "_on_departed",
         "_services",
+        "desk",
         "gone",
         "job",
         "mailbox",
         "parked",
-        "pending",
         "pins",
         "scope",
         "thread_id",
@@ -48,7 +48,7 @@ class ResidentThread:
         self.job: Job | None = None
         self.waiting: deque[Request] = deque()
         """Requests that an incarnation deferred, first in, first out."""
-        self.pending = PendingRequests()
+        self.desk = Desk()
         self.pins = 0
         """Direct compactions that keep the thread in memory."""
         self.parked = False

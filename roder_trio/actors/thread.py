@@ -15,11 +15,10 @@ from typing import Any, Protocol, assert_never
 import attrs
 import trio
 
-from roder_trio.actors._answer import Accepted
 from roder_trio.actors._cell import Mailbox, Request
+from roder_trio.actors._desk import Desk
 from roder_trio.actors._job import Job
 from roder_trio.actors._log import ThreadLog
-from roder_trio.actors._pending import PendingRequests
 from roder_trio.actors._runner import Runner, make_runner
 from roder_trio.actors._services import Services, utc_now
 from roder_trio.errors import ActorCrashed, AppendOutcomeUnknown, RoderTrioError, StorageError
@@ -50,7 +49,7 @@ class Home(Protocol):
     mailbox: Mailbox
     job: Job | None
     waiting: deque[Request]
-    pending: PendingRequests
+    desk: Desk
 
     def depart(self) -> None:
         """Take no more requests: the thread stops being resident."""
@@ -72,9 +71,6 @@ class ThreadActor:
         self._slot = Slot()
         self._port = home.mailbox.open_port()
         self._retake = False
-        self._results: dict[str, c.CompactionEnded] = {}
-        self._accepted: Accepted | None = None
-        """The structured answer of the newest turn that ended; it isn't stored."""
         self._nursery: trio.Nursery
 
     async def run(self, first: Request | None = None) -> None:
@@ -108,7 +104,7 @@ class ThreadActor:
         if self._home.job is not None:
             self._home.job.cancel("runtime_restart")
             self._home.job = None
-        self._home.pending.clear()
+        self._home.desk = Desk()
         self._nursery.cancel_scope.cancel()
 
     # -- requests ----------------------------------------------------------------------------------------------------
@@ -175,12 +171,15 @@ class ThreadActor:
                 request.resolve(payload.register(log.items()))
             case c.BeginDirectCompaction():
                 request.resolve(self._begin_direct(payload))
-            case c.WaitCompaction():
-                self._answer_compaction(request, payload)
+            case c.WaitCompaction(compaction_id):
+                running = self._slot.turn_id == f"compact-{compaction_id}"
+                if not self._home.desk.answer_compaction(request, compaction_id, running=running):
+                    self._defer(request)
             case c.ItemExists(turn_id, item_id) if (turn_id, item_id) in log.live:
                 request.resolve(True)
             case c.AwaitAnswer(_, request_id):
-                self._answer(request, request_id)
+                if not self._home.desk.answer_call(request, request_id):
+                    self._defer(request)
             case c.Checkpoint():
                 stored = False
                 try:
@@ -227,7 +226,7 @@ class ThreadActor:
         """Commit to the log, and tell the job what changed under it. Raises StorageError, with nothing changed."""
         before = log.attached_goal
         stamped = await log.commit(drafts)
-        self._home.pending.note(stamped)
+        self._home.desk.note(stamped)
         if log.attached_goal != before:
             attached = log.attached_goal is not None
             self._slot = attrs.evolve(self._slot, attached_at=trio.current_time() if attached else None)
@@ -244,8 +243,11 @@ class ThreadActor:
             match effect:
                 case c.StartJob() | c.StartCompaction():
                     self._start(effect)
-                case c.Answer() | c.Remember() | c.SetMode():
-                    self._take_note(effect)
+                case c.Answer() | c.Remember():
+                    self._home.desk.take(effect)
+                    self._retake = True
+                case c.SetMode(mode):
+                    self._services.policy_modes.threads[self._home.thread_id] = mode
                 case c.CancelJob(reason):
                     if job is not None:
                         job.cancel(reason)
@@ -284,23 +286,11 @@ class ThreadActor:
         with suppress(ActorCrashed):
             await self._port.deliver(c.JobEnded(job.turn_id, outcome))
 
-    def _take_note(self, effect: c.Answer | c.Remember | c.SetMode) -> None:
-        """Keep what is not stored of consent and of calls that wait."""
-        pending = self._home.pending
-        match effect:
-            case c.Answer(request_id, value):
-                pending.answers[request_id] = value
-                self._retake = True
-            case c.Remember(approval_id, terms):
-                pending.terms[approval_id] = terms
-            case c.SetMode(mode):
-                self._services.policy_modes.threads[self._home.thread_id] = mode
-
     def _end_turn(self, turn_id: str, payload: Any) -> None:
         """The turn's terminal event is stored: those who wait for it, and the hooks, are told."""
         self._services.accounting.totals(self._home.thread_id).forget_turn(turn_id)
         self._retake = True
-        self._accepted = payload.output if isinstance(payload, c.FinalStep) else None
+        self._home.desk.accepted = payload.output if isinstance(payload, c.FinalStep) else None
         entry = self._resident.state.turns[turn_id]
         if entry.terminal is not None:
             outcome = self._with_output(outcome_of(turn_id, entry, entry.terminal))
@@ -308,43 +298,15 @@ class ThreadActor:
             self._services.hooks.turn_ended(outcome, tell)
 
     def _with_output(self, outcome: TurnOutcome) -> TurnOutcome:
-        """Return an outcome with the structured answer, if it is that of the newest turn."""
-        accepted = self._accepted
-        newest = self._resident.state.last_turn_id == outcome.turn_id
-        if accepted is None or not newest:
-            return outcome
-        return attrs.evolve(outcome, output=accepted.value, text=accepted.text)
+        is_newest = self._resident.state.last_turn_id == outcome.turn_id
+        return self._home.desk.with_output(outcome, is_newest=is_newest)
 
     def _free(self, payload: Any) -> None:
+        outcome = payload.outcome if isinstance(payload, c.JobEnded) else None
+        self._home.desk.free(outcome if isinstance(outcome, c.CompactionEnded) else None)
         self._home.job = None
-        self._home.pending.clear()
         self._slot = Slot()
         self._retake = True
-        if isinstance(payload, c.JobEnded) and isinstance(payload.outcome, c.CompactionEnded):
-            self._results = {payload.outcome.compaction_id: payload.outcome}
-
-    def _answer(self, request: Request, request_id: str) -> None:
-        """Give a call what it waits for, or have it wait."""
-        answers = self._home.pending.answers
-        if request_id in answers:
-            request.resolve(answers.pop(request_id))
-        else:
-            self._defer(request)
-
-    # -- compactions -------------------------------------------------------------------------------------------------
-
-    def _answer_compaction(self, request: Request, payload: c.WaitCompaction) -> None:
-        ended = self._results.get(payload.compaction_id)
-        if ended is None:
-            running = self._slot.turn_id == f"compact-{payload.compaction_id}"
-            if running:
-                self._defer(request)
-            else:
-                request.reject(ActorCrashed("The compaction ended without a result: the thread's actor failed."))
-        elif ended.error is not None:
-            request.reject(ended.error)
-        else:
-            request.resolve(ended.result)
 
     def _begin_direct(self, payload: c.BeginDirectCompaction) -> tuple[View, str | None] | None:
         """Return the window as the engine sees it, and the thread's instructions; None if it isn't what was given."""
@@ -433,7 +395,7 @@ class ThreadActor:
             totals=services.accounting.totals(self._home.thread_id),
             tool_names=services.toolbox.tools,
             policy_mode=services.policy_modes.of(self._home.thread_id),
-            terms=self._home.pending.terms,
+            terms=self._home.desk.terms,
         )
 
     def _view(self) -> View:

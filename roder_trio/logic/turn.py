@@ -179,11 +179,14 @@ class Extras:
     response_format: Mapping[str, Any] | None = None
 
 
+NO_EXTRAS = Extras()
+
+
 def next_request(
     plan: TurnPlan,
     transcript: Sequence[TranscriptItem],
     config: RuntimeConfig,
-    extras: Extras,
+    extras: Extras = NO_EXTRAS,
     *,
     thread_id: str,
     compact_limit: int | None = None,
@@ -220,7 +223,7 @@ def compaction_request(
     plan: TurnPlan,
     view: View,
     config: RuntimeConfig,
-    extras: Extras,
+    extras: Extras = NO_EXTRAS,
     *,
     thread_id: str,
     hint: str | None = None,

@@ -30,7 +30,7 @@ class ConsentMethods(Base):
         """Return the requests for consent that wait, oldest first, of one thread or of all."""
         self._check_open()
         threads = [t for t in self._core.directory if thread_id is None or t.thread_id == thread_id]
-        found = [envelope for thread in threads for envelope in thread.pending.approvals]
+        found = [envelope for thread in threads for envelope in thread.desk.approvals]
         return tuple(sorted(found, key=lambda envelope: envelope.timestamp))
 
     async def set_policy_mode(self, mode: PolicyMode | str, thread_id: str | None = None) -> None:
@@ -49,13 +49,13 @@ class ConsentMethods(Base):
         modes.runtime = wanted
         self._core.services.publish_live(changed, None, None, "runtime")
         for thread in list(self._core.directory):
-            if thread.pending.approvals:
+            if thread.desk.approvals:
                 await self._ask(thread.thread_id, c.ChangePolicy())
 
     async def _answer(self, request_id: str, command: c.ResolveApproval | c.ResolveExternal) -> bool:
         self._check_open()
         for thread in list(self._core.directory):
-            if request_id in thread.pending.requests:
+            if request_id in thread.desk.requests:
                 answered: bool = await self._ask(thread.thread_id, command)
                 return answered
         return False

@@ -1,0 +1,97 @@
+"""Answers that aren't stored: what calls, callers and hosts of one thread wait for.
+
+Requests for consent and to the host are stored events; what is kept here is who may still answer them, by what they
+are decided again, and what came until it is taken. All of it goes with the job, or with the incarnation.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+
+from roder_trio.actors._answer import Accepted
+from roder_trio.actors._cell import Request
+from roder_trio.errors import ActorCrashed
+from roder_trio.logic.thread.draft import Stamped
+from roder_trio.logic.thread.facts import ApprovalTerms
+from roder_trio.schema.command import Answer, CompactionEnded, Remember
+from roder_trio.schema.event import (
+    ApprovalRequested,
+    ApprovalResolved,
+    EventEnvelope,
+    ExternalToolRequested,
+    ExternalToolResolved,
+)
+from roder_trio.schema.turn import TurnOutcome
+
+
+@attrs.define(eq=False)
+class Desk:
+    """What waits on one thread, and what it waits for."""
+
+    requests: dict[str, EventEnvelope] = attrs.field(factory=dict)
+    """The stored requests that have no answer, by id, oldest first."""
+    terms: dict[str, ApprovalTerms] = attrs.field(factory=dict)
+    """By what requests for consent are decided again when the mode changes."""
+    accepted: Accepted | None = None
+    """The structured answer of the newest turn that ended."""
+    _answers: dict[str, Any] = attrs.field(factory=dict)
+    _compacted: CompactionEnded | None = None
+
+    def note(self, stored: Iterable[Stamped]) -> None:
+        """Take what a commit stored."""
+        for entry in stored:
+            if not isinstance(entry.record, EventEnvelope):
+                continue
+            match entry.record.event:
+                case ApprovalRequested(approval_id=id) | ExternalToolRequested(request_id=id):
+                    self.requests[id] = entry.record
+                case ApprovalResolved(approval_id=id) | ExternalToolResolved(request_id=id):
+                    self.requests.pop(id, None)
+                    self.terms.pop(id, None)
+
+    def take(self, effect: Answer | Remember) -> None:
+        """Keep an answer until its call takes it, or the terms of a request."""
+        match effect:
+            case Answer(request_id, value):
+                self._answers[request_id] = value
+            case Remember(approval_id, terms):
+                self.terms[approval_id] = terms
+
+    def free(self, ended: CompactionEnded | None) -> None:
+        """The job is gone, and so is all that its calls waited for; a compaction's result waits for its caller."""
+        self.requests.clear()
+        self.terms.clear()
+        self._answers.clear()
+        self._compacted = ended or self._compacted
+
+    def answer_call(self, request: Request, request_id: str) -> bool:
+        """Give a call what it waits for; False if it isn't there yet."""
+        if request_id not in self._answers:
+            return False
+        request.resolve(self._answers.pop(request_id))
+        return True
+
+    def answer_compaction(self, request: Request, compaction_id: str, *, running: bool) -> bool:
+        """Give the caller of a manual compaction its result; False if it is still running."""
+        ended = self._compacted
+        if ended is not None and ended.compaction_id == compaction_id:
+            if ended.error is not None:
+                request.reject(ended.error)
+            else:
+                request.resolve(ended.result)
+            return True
+        if not running:
+            request.reject(ActorCrashed("The compaction ended without a result: the thread's actor failed."))
+        return not running
+
+    def with_output(self, outcome: TurnOutcome, *, is_newest: bool) -> TurnOutcome:
+        """Return an outcome with the structured answer, if it is that of the newest turn."""
+        if self.accepted is None or not is_newest:
+            return outcome
+        return attrs.evolve(outcome, output=self.accepted.value, text=self.accepted.text)
+
+    @property
+    def approvals(self) -> tuple[EventEnvelope, ...]:
+        """The requests for consent, oldest first."""
+        return tuple(entry for entry in self.requests.values() if isinstance(entry.event, ApprovalRequested))
