@@ -1,4 +1,4 @@
-"""Does a turn cost the same however long its thread is, and what does an idle thread weigh?
+"""Measure whether a turn costs the same however long its thread is, and what an idle thread weighs.
 
 Run as `python bench/growth.py [turns] [threads]`. Prints, for each store, the median time of a trivial turn over the
 first and the last hundred turns of one thread and their ratio, the store's reads while they ran, and the resident
