@@ -1,4 +1,4 @@
-"""Does a turn cost the same however long its thread is, and what does an idle thread weigh?
+"""Measure whether a turn costs the same however long its thread is, and what an idle thread weighs.
 
 Run as `python bench/growth.py [turns] [threads]`. Prints, for each store, the median time of a trivial turn over the
 first and the last hundred turns of one thread and their ratio, the store's reads while they ran, and the resident
@@ -11,14 +11,12 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
 
 import roder_trio as rt
-from roder_trio import inference, providers, stores
+from roder_trio import inference, providers, stores, testing
 
 REPLY = [
     inference.Usage(rt.TokenUsage(20, 4, 24)),
@@ -28,49 +26,9 @@ REPLY = [
 HUNDRED = 100
 
 
-class CountedReads(rt.ThreadStore):
-    """A store that counts its reads and otherwise passes everything on."""
-
-    def __init__(self, inner: rt.ThreadStore) -> None:
-        self.id = inner.id
-        self.inner = inner
-        self.loads = 0
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
-        async with self.inner.open():
-            yield
-
-    async def create_thread(self, metadata):
-        return await self.inner.create_thread(metadata)
-
-    async def load_thread(self, thread_id):
-        self.loads += 1
-        return await self.inner.load_thread(thread_id)
-
-    async def list_threads(self, **options):
-        return await self.inner.list_threads(**options)
-
-    async def archive_thread(self, thread_id):
-        return await self.inner.archive_thread(thread_id)
-
-    async def append(self, thread_id, records):
-        await self.inner.append(thread_id, records)
-
-
-class Answers:
-    """Endless short answers."""
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        return REPLY
-
-
 async def growth(name: str, store: rt.ThreadStore, turns: int) -> None:
     """Run trivial turns on one thread and print what the first and the last hundred cost."""
-    counted = CountedReads(store)
+    counted = testing.FaultyStore(store)
     engine = providers.ScriptedEngine([REPLY] * turns)
     async with rt.open_runtime(engines=[engine], store=counted, config=rt.RuntimeConfig(default_model="m")) as runtime:
         thread = (await runtime.create_thread()).thread_id
