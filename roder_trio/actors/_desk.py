@@ -1,11 +1,12 @@
 """Answers that aren't stored: what calls, callers and hosts of one thread wait for.
 
 Requests for consent and to the host are stored events; what is kept here is who may still answer them, by what they
-are decided again, and what came until it is taken. All of it goes with the job, or with the incarnation.
+are decided again, and what came. All of it goes with the job, or with the incarnation.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from itertools import count
+from typing import Any, Final
 
 import attrs
 
@@ -24,13 +25,16 @@ from roder_trio.schema.event import (
 )
 from roder_trio.schema.turn import TurnOutcome
 
+_ARRIVALS: Final = count()
+"""Numbers requests in the order in which they are stored, over all threads; the wall clock is no order."""
+
 
 @attrs.define(eq=False)
 class Desk:
     """What waits on one thread, and what it waits for."""
 
-    requests: dict[str, EventEnvelope] = attrs.field(factory=dict)
-    """The stored requests that have no answer, by id, oldest first."""
+    requests: dict[str, tuple[int, EventEnvelope]] = attrs.field(factory=dict)
+    """The stored requests that have no answer, by id, each with its place among those of all threads."""
     terms: dict[str, ApprovalTerms] = attrs.field(factory=dict)
     """By what requests for consent are decided again when the mode changes."""
     accepted: Accepted | None = None
@@ -45,13 +49,13 @@ class Desk:
                 continue
             match entry.record.event:
                 case ApprovalRequested(approval_id=id) | ExternalToolRequested(request_id=id):
-                    self.requests[id] = entry.record
+                    self.requests[id] = (next(_ARRIVALS), entry.record)
                 case ApprovalResolved(approval_id=id) | ExternalToolResolved(request_id=id):
                     self.requests.pop(id, None)
                     self.terms.pop(id, None)
 
     def take(self, effect: Answer | Remember) -> None:
-        """Keep an answer until its call takes it, or the terms of a request."""
+        """Keep an answer, or the terms of a request."""
         match effect:
             case Answer(request_id, value):
                 self._answers[request_id] = value
@@ -66,10 +70,13 @@ class Desk:
         self._compacted = ended or self._compacted
 
     def answer_call(self, request: Request, request_id: str) -> bool:
-        """Give a call what it waits for; False if it isn't there yet."""
+        """Give a call what it waits for; False if it isn't there yet.
+
+        The answer is kept until the job is gone: who waits may be cancelled just as it comes, and then asks again.
+        """
         if request_id not in self._answers:
             return False
-        request.resolve(self._answers.pop(request_id))
+        request.resolve(self._answers[request_id])
         return True
 
     def answer_compaction(self, request: Request, compaction_id: str, *, running: bool) -> bool:
@@ -92,6 +99,6 @@ class Desk:
         return attrs.evolve(outcome, output=self.accepted.value, text=self.accepted.text)
 
     @property
-    def approvals(self) -> tuple[EventEnvelope, ...]:
-        """The requests for consent, oldest first."""
-        return tuple(entry for entry in self.requests.values() if isinstance(entry.event, ApprovalRequested))
+    def approvals(self) -> tuple[tuple[int, EventEnvelope], ...]:
+        """The requests for consent, each with its place among those of all threads."""
+        return tuple(entry for entry in self.requests.values() if isinstance(entry[1].event, ApprovalRequested))

@@ -49,8 +49,6 @@ from roder_trio.schema.transcript import ToolCall, ToolResult
 
 log = logging.getLogger(__name__)
 
-_CONSENT = (ApprovalOutcome.APPROVED, ApprovalOutcome.POLICY_APPROVED)
-
 
 @attrs.define(eq=False)
 class _Call:
@@ -205,10 +203,9 @@ class ToolBatch:
             return None
         if not services.config.interactive:
             return consent.NOBODY_CAN_APPROVE
-        approval_id = new_id()
         request = RequestApproval(
             turn_id=self.plan.turn_id,
-            approval_id=approval_id,
+            approval_id=new_id(),
             call_id=call.id,
             arguments=json.dumps(dict(entry.arguments)),
             spec=tool.spec,
@@ -219,11 +216,12 @@ class ToolBatch:
             return str(ruling.refusal)
         if ruling.decision is not PolicyDecision.ASK:
             return None
-        return await self._await_consent(approval_id)
+        return await self._await_consent(request)
 
-    async def _await_consent(self, approval_id: str) -> str | None:
-        limit = self.services.config.approval_timeout
-        turn_id = self.plan.turn_id
+    async def _await_consent(self, request: RequestApproval) -> str | None:
+        """Wait for the answer; a call that got consent is still denied if the mode of now denies it."""
+        config, approval_id, turn_id = self.services.config, request.approval_id, request.turn_id
+        limit = config.approval_timeout
         outcome: ApprovalOutcome | None = None
         with trio.move_on_after(math.inf if limit is None else limit):
             outcome = await self.port.wait(AwaitAnswer(turn_id, approval_id))
@@ -231,11 +229,11 @@ class ToolBatch:
             if await self.port.report(ResolveApproval(approval_id, ApprovalOutcome.TIMED_OUT)):
                 return consent.NOBODY_ANSWERED
             outcome = await self.port.wait(AwaitAnswer(turn_id, approval_id))
-        if outcome in _CONSENT:
-            return None
-        if outcome is ApprovalOutcome.POLICY_DENIED:
-            return f"policy denied: in mode {self._mode.value!r}"
-        return consent.APPROVAL_DENIED
+        if outcome is ApprovalOutcome.DENIED:
+            return consent.APPROVAL_DENIED
+        ruling = consent.decide(self._mode, request.spec, config.denied_tools, request.verdicts)
+        is_denied = outcome is ApprovalOutcome.POLICY_DENIED or ruling.decision is PolicyDecision.DENIED
+        return ruling.refusal if is_denied else None
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -287,14 +285,14 @@ class ToolBatch:
             arguments=json.dumps(dict(entry.arguments)),
         )
         await self.port.report(request)
-        answer: ResolveExternal | None = None
+        output: ToolOutput | None = None
         with trio.move_on_after(math.inf if tool.timeout is None else tool.timeout):
-            answer = await self.port.wait(AwaitAnswer(turn_id, request_id))
-        if answer is None:
+            output = await self.port.wait(AwaitAnswer(turn_id, request_id))
+        if output is None:
             if await self.port.report(ResolveExternal(request_id, ExternalOutcome.TIMED_OUT)):
                 return ToolOutput(f"timed out after {tool.timeout:g} s", is_error=True)
-            answer = await self.port.wait(AwaitAnswer(turn_id, request_id))
-        return answer.output or ToolOutput("the host gave no output", is_error=True)
+            output = await self.port.wait(AwaitAnswer(turn_id, request_id))
+        return output
 
     def _finish(self, entry: _Call, output: ToolOutput) -> None:
         """Make the one result of a call."""

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from roder_trio.schema.event import Event, PolicyModeChanged, ThreadMetadataChanged
+from roder_trio.schema.event import Event, ThreadMetadataChanged
 from roder_trio.schema.goal import GoalPatch
 from roder_trio.schema.ids import is_text, is_text_or_none
 from roder_trio.schema.item import ItemEventKind
@@ -209,10 +209,9 @@ class ResolveExternal:
 
 @attrs.frozen
 class ChangePolicy:
-    """The policy mode changes: `mode` becomes the thread's own, and `event` is stored; None: the runtime's changed."""
+    """The policy mode changes: `mode` becomes the thread's own, which is stored; None: the runtime's changed."""
 
     mode: PolicyMode | None = None
-    event: PolicyModeChanged | None = None
 
 
 # -- reports -----------------------------------------------------------------------------------------------------------

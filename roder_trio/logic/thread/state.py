@@ -6,6 +6,7 @@ here.
 """
 
 from collections.abc import Iterable
+from typing import assert_never
 
 import attrs
 
@@ -71,6 +72,8 @@ class OpenTurn:
     """The ids of all its calls."""
     pending: dict[str, ApprovalRequested | ExternalToolRequested] = attrs.field(factory=dict)
     """Requests for consent, and to the host, that have no answer, oldest first."""
+    asked: set[str] = attrs.field(factory=set)
+    """The ids of calls that the host was asked to run, answered or not."""
 
 
 @attrs.define(eq=False)
@@ -135,10 +138,8 @@ def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
             state.compactions[event.compaction_id] = turn_id
         case ContextCompactionRecorded() | ContextCompactionFailed() | ContextCompactionCancelled() as event:
             state.compactions.pop(event.compaction_id, None)
-        case ApprovalRequested() | ExternalToolRequested() as event if state.open_turn is not None:
-            state.open_turn.pending[_request_id(event)] = event
-        case ApprovalResolved() | ExternalToolResolved() as event if state.open_turn is not None:
-            state.open_turn.pending.pop(_request_id(event), None)
+        case ApprovalRequested() | ExternalToolRequested() | ApprovalResolved() | ExternalToolResolved() as event:
+            _fold_request(state.open_turn, event)
         case GoalUpdated() | GoalCleared() | GoalTimeRecorded() as event:
             _fold_goal(state, event)
         case ThreadMetadataChanged() as event:
@@ -149,10 +150,21 @@ def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
             pass  # usage stands on the board; unknown events of newer versions change nothing
 
 
-def _request_id(
-    event: ApprovalRequested | ApprovalResolved | ExternalToolRequested | ExternalToolResolved,
-) -> str:
-    return event.approval_id if isinstance(event, ApprovalRequested | ApprovalResolved) else event.request_id
+def _fold_request(
+    turn: OpenTurn | None, event: ApprovalRequested | ExternalToolRequested | ApprovalResolved | ExternalToolResolved
+) -> None:
+    if turn is None:
+        return
+    match event:
+        case ApprovalRequested(approval_id):
+            turn.pending[approval_id] = event
+        case ExternalToolRequested(request_id, call_id):
+            turn.pending[request_id] = event
+            turn.asked.add(call_id)
+        case ApprovalResolved(id) | ExternalToolResolved(id):
+            turn.pending.pop(id, None)
+        case _:
+            assert_never(event)
 
 
 def fold_item(state: ThreadState, event: ThreadItemEvent) -> None:

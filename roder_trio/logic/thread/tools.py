@@ -23,6 +23,7 @@ from roder_trio.schema.event import (
     ApprovalResolved,
     ExternalToolRequested,
     ExternalToolResolved,
+    PolicyModeChanged,
 )
 from roder_trio.schema.policy import ApprovalOutcome, ExternalOutcome, PolicyDecision
 
@@ -54,7 +55,7 @@ def request_external(state: ThreadState, report: RequestExternal, facts: Facts) 
 
 def resolve_approval(state: ThreadState, command: ResolveApproval, facts: Facts) -> Decision:
     """Answer a request for consent, if it is pending."""
-    turn = _turn_with(state, command.approval_id, ApprovalRequested)
+    turn = _turn_with(state, command.approval_id, ApprovalRequested, facts)
     if turn is None:
         return Decision(reply=False)
     resolved = Emit(ApprovalResolved(command.approval_id, command.outcome), turn.turn_id)
@@ -63,25 +64,26 @@ def resolve_approval(state: ThreadState, command: ResolveApproval, facts: Facts)
 
 def resolve_external(state: ThreadState, command: ResolveExternal, facts: Facts) -> Decision:
     """Answer a request to run a call, if it is pending."""
-    turn = _turn_with(state, command.request_id, ExternalToolRequested)
+    turn = _turn_with(state, command.request_id, ExternalToolRequested, facts)
     if turn is None:
         return Decision(reply=False)
     resolved = Emit(ExternalToolResolved(command.request_id, command.outcome), turn.turn_id)
-    return Decision((resolved,), (Answer(command.request_id, command),), reply=True)
+    return Decision((resolved,), (Answer(command.request_id, command.output),), reply=True)
 
 
 def change_policy(state: ThreadState, command: ChangePolicy, facts: Facts) -> Decision:
     """Decide every pending request for consent again, by the mode of now; policies are not asked again."""
-    drafts: list[Draft] = [] if command.event is None else [Emit(command.event)]
-    effects: list[Effect] = [] if command.mode is None else [SetMode(command.mode)]
-    mode = command.mode or facts.policy_mode
-    turn = state.open_turn
-    for approval_id in () if turn is None else turn.pending:
-        terms = facts.terms.get(approval_id)
-        if turn is None or terms is None:
-            continue
+    drafts: list[Draft] = []
+    effects: list[Effect] = []
+    mode = facts.policy_mode
+    if command.mode is not None:
+        mode = command.mode
+        drafts.append(Emit(PolicyModeChanged(mode, facts.policy_mode)))
+        effects.append(SetMode(mode))
+    for approval_id, terms in facts.terms.items():
+        turn = _turn_with(state, approval_id, ApprovalRequested, facts)
         outcome = policy.redecide(mode, terms.spec, facts.config.denied_tools, terms.verdicts)
-        if outcome is not None:
+        if turn is not None and outcome is not None:
             drafts.append(Emit(ApprovalResolved(approval_id, outcome), turn.turn_id))
             effects.append(Answer(approval_id, outcome))
     return Decision(tuple(drafts), tuple(effects))
@@ -96,11 +98,8 @@ def cancelled_requests(turn: OpenTurn) -> Iterable[Draft]:
             yield Emit(ExternalToolResolved(request_id, ExternalOutcome.CANCELLED), turn.turn_id)
 
 
-def asked_of_host(turn: OpenTurn) -> frozenset[str]:
-    """Return the ids of calls that the host was asked to run and has not answered."""
-    return frozenset(r.call_id for r in turn.pending.values() if isinstance(r, ExternalToolRequested))
-
-
-def _turn_with(state: ThreadState, request_id: str, kind: type) -> OpenTurn | None:
+def _turn_with(state: ThreadState, request_id: str, kind: type, facts: Facts) -> OpenTurn | None:
+    """Return the turn in which a request waits; None if none does, or if the turn was told to stop."""
     turn = state.open_turn
-    return turn if turn is not None and isinstance(turn.pending.get(request_id), kind) else None
+    waits = turn is not None and isinstance(turn.pending.get(request_id), kind)
+    return turn if waits and facts.cause is None else None

@@ -209,8 +209,7 @@ def end_open_turn(
     notes = [item for item in items if isinstance(item, ErrorNote)]
     answered = {item.id: item for item in items if isinstance(item, ToolResult)}
     calls = [*turn.calls.values(), *(item for item in spoken if isinstance(item, ToolCall))]
-    asked = tools.asked_of_host(turn)
-    errors = {call.id: asked_error or call_error if call.id in asked else call_error for call in calls}
+    errors = {call.id: asked_error or call_error if call.id in turn.asked else call_error for call in calls}
     results = [answered.get(c.id) or ToolResult(c.id, c.name, errors[c.id], is_error=True) for c in calls]
     return (
         *tools.cancelled_requests(turn),
