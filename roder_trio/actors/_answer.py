@@ -14,18 +14,18 @@ from roder_trio.schema.transcript import ToolCall, ToolResult, TranscriptItem
 
 @attrs.frozen
 class Accepted:
-    """The answer fits; `items` are what the final append holds of it."""
+    """The answer fits; `items` are what the final append holds of the step."""
 
     value: Any
     text: str
-    items: tuple[TranscriptItem, ...] = ()
+    items: tuple[TranscriptItem, ...]
 
 
 @attrs.frozen
 class Again:
-    """Another round must give the answer; `items` begin it."""
+    """Another round must give the answer; `items` are what the step leaves, and what begins that round."""
 
-    items: tuple[TranscriptItem, ...] = ()
+    items: tuple[TranscriptItem, ...]
 
 
 @attrs.define(eq=False)
@@ -54,28 +54,33 @@ class StructuredAnswer:
         """The tool choice of the next request."""
         return rules.FORCED if self._forced else ToolChoice()
 
-    def call_in(self, calls: tuple[ToolCall, ...]) -> ToolCall | None:
-        """Return the call that holds the answer; the last one, if the model made several."""
-        if self.by_format:
-            return None
-        return next((call for call in reversed(calls) if call.name == rules.FINAL_ANSWER), None)
+    def calls_in(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+        """Return the calls that hold an answer; the last one counts."""
+        return () if self.by_format else tuple(call for call in calls if call.name == rules.FINAL_ANSWER)
 
-    def judge(self, step: Step, call: ToolCall | None) -> Accepted | Again:
-        """Judge a step that would finish the turn. Raises TurnFailure once all repairs were made in vain."""
-        if not self.by_format and call is None:
+    def ask_freely(self) -> None:
+        """New input came: the model may do all else again before it answers."""
+        self._forced = False
+
+    def judge(self, step: Step, given: tuple[ToolCall, ...], kept: tuple[TranscriptItem, ...]) -> Accepted | Again:
+        """Judge a step that would finish the turn; `given` are its calls that hold an answer, `kept` is all else.
+
+        Raises TurnFailure once all repairs were made in vain.
+        """
+        if not self.by_format and not given:
             if not self._forced:
                 self._forced = True
-                return Again()
-            return self._repair(rules.LACKING, ())
+                return Again(kept)
+            return self._repair(rules.LACKING, kept)
         self._forced = False
-        text = step.answer if call is None else call.arguments
+        text = given[-1].arguments if given else step.answer
         form = self.form
         answer = rules.read_answer(form, text, step.finish_reason, lambda value: structure(value, form.kind))
+        items = (*kept, *given, *rules.not_taken(given[:-1], rules.REPLACED))
         if not answer.violations:
-            result = () if call is None else (call, ToolResult(call.id, call.name, rules.ACCEPTED))
-            return Accepted(answer.value, text, result)
-        wrong = () if call is None else (call, ToolResult(call.id, call.name, rules.INVALID, is_error=True))
-        return self._repair(answer.violations, wrong)
+            accepted = tuple(ToolResult(call.id, call.name, rules.ACCEPTED) for call in given[-1:])
+            return Accepted(answer.value, text, (*items, *accepted))
+        return self._repair(answer.violations, (*items, *rules.not_taken(given[-1:], rules.INVALID)))
 
     def _repair(self, violations: tuple[str, ...], items: tuple[TranscriptItem, ...]) -> Again:
         if self._repairs >= self.retries:

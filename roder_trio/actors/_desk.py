@@ -37,8 +37,8 @@ class Desk:
     """The stored requests that have no answer, by id, each with its place among those of all threads."""
     terms: dict[str, ApprovalTerms] = attrs.field(factory=dict)
     """By what requests for consent are decided again when the mode changes."""
-    accepted: Accepted | None = None
-    """The structured answer of the newest turn that ended."""
+    outputs: dict[str, Accepted] = attrs.field(factory=dict)
+    """The structured answers of the turns that ended while the thread is in memory, by turn."""
     _answers: dict[str, Any] = attrs.field(factory=dict)
     _compacted: CompactionEnded | None = None
 
@@ -92,11 +92,10 @@ class Desk:
             request.reject(ActorCrashed("The compaction ended without a result: the thread's actor failed."))
         return not running
 
-    def with_output(self, outcome: TurnOutcome, *, is_newest: bool) -> TurnOutcome:
-        """Return an outcome with the structured answer, if it is that of the newest turn."""
-        if self.accepted is None or not is_newest:
-            return outcome
-        return attrs.evolve(outcome, output=self.accepted.value, text=self.accepted.text)
+    def with_output(self, outcome: TurnOutcome) -> TurnOutcome:
+        """Return an outcome with the turn's structured answer, if there is one."""
+        accepted = self.outputs.get(outcome.turn_id)
+        return outcome if accepted is None else attrs.evolve(outcome, output=accepted.value, text=accepted.text)
 
     @property
     def approvals(self) -> tuple[tuple[int, EventEnvelope], ...]:

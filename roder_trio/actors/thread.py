@@ -37,7 +37,6 @@ from roder_trio.schema.event import (
     ThreadRecovered,
 )
 from roder_trio.schema.transcript import ErrorNote
-from roder_trio.schema.turn import TurnOutcome
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +213,7 @@ class ThreadActor:
     def _reply(self, payload: Any, decision: Decision, stamped: Sequence[Stamped]) -> Any:
         if isinstance(payload, c.RecordItemEvent):
             return stamped[-1].record
-        return self._with_output(decision.reply) if isinstance(payload, c.WaitTurn) else decision.reply
+        return self._home.desk.with_output(decision.reply) if isinstance(payload, c.WaitTurn) else decision.reply
 
     def _seal(self, *, sealed: bool) -> None:
         job = self._home.job
@@ -290,16 +289,13 @@ class ThreadActor:
         """The turn's terminal event is stored: those who wait for it, and the hooks, are told."""
         self._services.accounting.totals(self._home.thread_id).forget_turn(turn_id)
         self._retake = True
-        self._home.desk.accepted = payload.output if isinstance(payload, c.FinalStep) else None
+        if isinstance(payload, c.FinalStep) and payload.output is not None:
+            self._home.desk.outputs[turn_id] = payload.output
         entry = self._resident.state.turns[turn_id]
         if entry.terminal is not None:
-            outcome = self._with_output(outcome_of(turn_id, entry, entry.terminal))
+            outcome = self._home.desk.with_output(outcome_of(turn_id, entry, entry.terminal))
             tell = partial(self._services.publish_live, thread_id=self._home.thread_id, turn_id=None, source="hook")
             self._services.hooks.turn_ended(outcome, tell)
-
-    def _with_output(self, outcome: TurnOutcome) -> TurnOutcome:
-        is_newest = self._resident.state.last_turn_id == outcome.turn_id
-        return self._home.desk.with_output(outcome, is_newest=is_newest)
 
     def _free(self, payload: Any) -> None:
         outcome = payload.outcome if isinstance(payload, c.JobEnded) else None

@@ -19,6 +19,7 @@ from roder_trio.actors._turn import TurnFailure, TurnScope
 from roder_trio.actors.step import SamplingStep, sampling_attempt
 from roder_trio.actors.tool import ToolBatch
 from roder_trio.errors import ActorCrashed, AppendOutcomeUnknown, ProviderFailure, StorageError
+from roder_trio.logic.output import GOES_ON, not_taken, takes_format
 from roder_trio.logic.retry import RetrySeries
 from roder_trio.logic.tool.failure import Failures, limit_hit
 from roder_trio.logic.tool.ids import SortedCalls, sort_calls
@@ -57,12 +58,14 @@ class TurnJob:
     """The turn's calls that have results."""
     _failures: Failures = attrs.field(init=False, default=Failures())
     _answer: StructuredAnswer | None = attrs.field(init=False, default=None)
+    _steers_seen: int = attrs.field(init=False, default=0)
+    """How many steers the newest request holds."""
 
     def __attrs_post_init__(self) -> None:
         self._compaction = AutoCompaction(self.scope)
         scope, form = self.scope, self.scope.plan.output_form
         if form is not None:
-            by_format = scope.engine.capabilities.structured_output
+            by_format = takes_format(scope.engine.capabilities, scope.model)
             self._answer = StructuredAnswer(form, by_format, scope.services.config.output_retries)
 
     async def run(self) -> JobOutcome:
@@ -129,6 +132,9 @@ class TurnJob:
     async def _sample(self) -> SamplingStep:
         """Run one step; what it leaves is the turn's to store, whatever ended it."""
         sampled, sums = SamplingStep(self.scope), self.scope.view.sums
+        if self._answer is not None and self._is_steered():
+            self._answer.ask_freely()
+        self._steers_seen = self.scope.job.signal.seen
         attempt = sampling_attempt(self.scope)
         try:
             await sampled.run(attempt, *self._request(attempt))
@@ -201,38 +207,45 @@ class TurnJob:
 
     async def _complete(self, sampled: SamplingStep) -> bool:
         """Store a step that ended well, and run its calls; True if it ended the turn."""
-        step = sampled.step
+        step, turn_id = sampled.step, self.scope.turn_id
         sorted_calls = self._sort_calls(step)
-        call = None if self._answer is None else self._answer.call_in(sorted_calls.calls)
-        calls = tuple(entry for entry in sorted_calls.calls if entry is not call)
-        if calls or step.forces_round or sorted_calls.replayed:
-            if call is not None:
-                self._leftover = tuple(item for item in self._leftover if item is not call)
-            await self._next_round(sampled, StepEnded(self.scope.turn_id, self._leftover))
+        given = () if self._answer is None else self._answer.calls_in(sorted_calls.calls)
+        calls = tuple(call for call in sorted_calls.calls if call not in given)
+        self._leftover = tuple(item for item in self._leftover if item not in given)
+        self._answered.update((call.id, call) for call in given)
+        if calls:
+            await self._next_round(sampled, StepEnded(turn_id, self._leftover))
             await self._run_calls(calls, step.finish_reason)
-            if call is None:
+            if not given:
                 return False
-        return await self._finish(sampled, call)
+        steered = self._answer is not None and self._is_steered()
+        if steered or step.forces_round or sorted_calls.replayed:
+            self._leftover = (*self._leftover, *given, *not_taken(given, GOES_ON))
+            await self._next_round(sampled, StepEnded(turn_id, self._leftover))
+            return False
+        return await self._finish(sampled, given)
 
-    async def _finish(self, sampled: SamplingStep, call: ToolCall | None) -> bool:
+    async def _finish(self, sampled: SamplingStep, given: tuple[ToolCall, ...]) -> bool:
         """End the turn with its answer; False if it goes on: for a steer, or for an answer that must be given again."""
-        scope, step = self.scope, sampled.step
-        kept = tuple(item for item in self._leftover if item is not call)
-        output = None
+        scope, step, output = self.scope, sampled.step, None
         if self._answer is not None:
-            self._leftover = kept
-            verdict = self._answer.judge(step, call)
+            verdict = self._answer.judge(step, given, self._leftover)
+            self._leftover = verdict.items
             if isinstance(verdict, Again):
-                self._leftover = (*kept, *verdict.items)
                 await self._next_round(sampled, StepEnded(scope.turn_id, self._leftover))
                 return False
-            self._leftover, output = (*kept, *verdict.items), verdict
+            output = verdict
         answer = await self._report_step(FinalStep(scope.turn_id, self._leftover, step.finish_reason, output))
         if answer is None:
             return True
         scope.view = answer
         self._check_closed(sampled)
         return False
+
+    def _is_steered(self) -> bool:
+        """Whether there is a steer that the newest request doesn't hold."""
+        signal = self.scope.job.signal
+        return signal.pending or signal.seen != self._steers_seen
 
     # -- tools -------------------------------------------------------------------------------------------------------
 
@@ -251,8 +264,6 @@ class TurnJob:
         scope = self.scope
         if scope.cut_for_good():
             await trio.lowlevel.checkpoint()
-        if not calls:
-            return
         results = await self._run_batch(calls, finish_reason)
         self._failures = self._failures.add(results)
         nudge = self._check_failures()

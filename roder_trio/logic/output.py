@@ -14,14 +14,16 @@ from roder_trio.errors import ToolDefinitionError
 from roder_trio.logic import strict_json
 from roder_trio.logic.json_schema import Validate, compiled, ordered
 from roder_trio.logic.type_schema import schema_of
-from roder_trio.schema.inference import ToolChoice, ToolDefinition
-from roder_trio.schema.transcript import UserMessage
+from roder_trio.schema.inference import InferenceCapabilities, ModelDescriptor, ToolChoice, ToolDefinition
+from roder_trio.schema.transcript import ToolCall, ToolResult, UserMessage
 
 FINAL_ANSWER: Final = "final_answer"
 FORCED: Final = ToolChoice("specific", FINAL_ANSWER)
 """The tool choice of the round after a step that would have finished without the answer."""
 ACCEPTED: Final = "accepted"
 INVALID: Final = "invalid output"
+REPLACED: Final = "not taken: a later call of the same step gave the answer"
+GOES_ON: Final = "not taken: the turn goes on; give the answer again when all else is done"
 LACKING: Final = ("the answer was not given: call the tool final_answer",)
 """The violations of a step that had to call `final_answer` and did not."""
 _UNFINISHED: Final = frozenset({"length", "content_filter", "refusal"})
@@ -66,6 +68,12 @@ def output_form(output_type: Any) -> OutputForm:
         raise TypeError(str(error)) from error
 
 
+def takes_format(capabilities: InferenceCapabilities, model: ModelDescriptor | None) -> bool:
+    """Whether an engine takes a response format for a model; a row without any `supports` forbids nothing."""
+    knows = model is None or not model.supports or "structured" in model.supports
+    return capabilities.structured_output and knows
+
+
 def _schema_of_class(kind: Any) -> dict[str, Any]:
     is_class = isinstance(kind, type) and (attrs.has(kind) or dataclasses.is_dataclass(kind) or is_typeddict(kind))
     if not is_class:
@@ -84,6 +92,11 @@ def read_answer(form: OutputForm, text: str, finish_reason: str | None, structur
     if not found and form.kind is not None:
         value, found = structure(value)
     return Answer(violations=(*cut, *found)) if cut or found else Answer(value)
+
+
+def not_taken(calls: Iterable[ToolCall], why: str) -> tuple[ToolResult, ...]:
+    """Return the results of calls whose answers don't count."""
+    return tuple(ToolResult(call.id, call.name, why, is_error=True) for call in calls)
 
 
 def repair_message(violations: Iterable[str]) -> UserMessage:

@@ -10,7 +10,7 @@ from roder_trio.errors import (
     UnknownProvider,
     UnsupportedOption,
 )
-from roder_trio.logic.output import FINAL_ANSWER
+from roder_trio.logic.output import FINAL_ANSWER, takes_format
 from roder_trio.logic.thread.draft import AppendItem, Draft, Emit
 from roder_trio.logic.thread.facts import DEFERRED, Decision, Deferred, EngineFacts, Facts, Phase
 from roder_trio.logic.thread.state import ThreadState
@@ -41,7 +41,7 @@ def start_turn(state: ThreadState, command: StartTurn, facts: Facts) -> Decision
     if workspace is not None and workspace != command.existing_directory:
         raise WorkspaceUnchecked(workspace)
     plan, engine = choose(state, command.turn_id, command.options, facts)
-    if command.output_form is not None and not _can_answer(engine, facts):
+    if command.output_form is not None and not _can_answer(plan, engine, facts):
         raise UnsupportedOption("output_type", f"the engine {plan.provider!r} can't give a structured answer here")
     if command.message.images and not engine.capabilities.image_input:
         raise UnsupportedOption("images", f"the engine {plan.provider!r} takes no images")
@@ -107,10 +107,10 @@ def choose(state: ThreadState, turn_id: str, options: TurnOptions, facts: Facts)
     return plan, engine
 
 
-def _can_answer(engine: EngineFacts, facts: Facts) -> bool:
+def _can_answer(plan: TurnPlan, engine: EngineFacts, facts: Facts) -> bool:
     """Whether a structured answer can be had: by a response format, or by a tool whose name is free."""
     by_tool = engine.capabilities.tool_calls and FINAL_ANSWER not in facts.tool_names
-    return engine.capabilities.structured_output or by_tool
+    return by_tool or takes_format(engine.capabilities, engine.models.get(plan.model))
 
 
 def _model_switch(before: tuple[str, str], plan: TurnPlan) -> ProviderMetadata:

@@ -130,7 +130,7 @@ class ChatCompletions(InferenceEngine):
         self.capabilities = attrs.evolve(
             InferenceCapabilities.agent(),
             image_input=self.profile.vision,
-            structured_output=self.profile.structured_output != "none",
+            structured_output=self.profile.structured_output == "json_schema",
         )
         self._key = KeySource(id, api_key, tuple(env_keys), requires_auth)
         self._base_url = base_url
