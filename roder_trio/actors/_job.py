@@ -23,6 +23,8 @@ class Job:
     signal: SteeringSignal = attrs.field(factory=SteeringSignal)
     cause: str | None = None
     """Why the job was told to stop; the first word wins."""
+    cut_at: float | None = None
+    """When it was told, in trio's time."""
     sealed: bool = False
     """True once the turn has decided to finish: nothing reaches it any more."""
 
@@ -31,6 +33,7 @@ class Job:
         if self.sealed or self.cause is not None:
             return False
         self.cause = reason
+        self.cut_at = trio.current_time()
         self.scope.cancel()
         return True
 

@@ -16,9 +16,9 @@ from roder_trio.schema.transcript import TranscriptItem
 
 
 class TurnFailure(Exception):
-    """Ends the turn as failed: an outcome on its way up."""
+    """Ends the turn as failed: an outcome on its way up. `items` replace what the step leaves; None: that is stored."""
 
-    def __init__(self, error: str, kind: str, items: tuple[TranscriptItem, ...] = ()) -> None:
+    def __init__(self, error: str, kind: str, items: tuple[TranscriptItem, ...] | None = None) -> None:
         super().__init__(error)
         self.kind = kind
         self.items = items
@@ -54,6 +54,18 @@ class TurnScope:
     def takes_images(self) -> bool:
         """Whether the engine takes images."""
         return self.engine.capabilities.image_input
+
+    @property
+    def calls_in_parallel(self) -> bool:
+        """Whether calls may run side by side; a model of which nothing is told may."""
+        supports = frozenset() if self.model is None else self.model.supports
+        return self.services.config.parallel_tool_calls and (not supports or "parallel" in supports)
+
+    def cut_at(self) -> float:
+        """Return when the turn was told to end, in trio's time; infinite if it was not."""
+        if self.job.cut_at is not None:
+            return self.job.cut_at
+        return self.deadline.deadline if self.deadline.cancel_called else math.inf
 
     def cut_for_good(self) -> bool:
         """Whether the turn is to end."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import attrs
 import trio
 
+from roder_trio.codec.text import REFUSALS, dump, plain_object
 from roder_trio.ports import Hook, Policy
 from roder_trio.schema.config import Deadlines
 from roder_trio.schema.event import Event, HookFailed
@@ -28,11 +29,13 @@ Point = Literal["compaction_starting", "compaction_finished"]
 
 @attrs.frozen
 class Called:
-    """What the hooks made of a call: denied, or arguments with the names of those that rewrote them, in order."""
+    """What the hooks made of a call: denied, or rewritten, or left as it was."""
 
     denied: Deny | None = None
-    arguments: Mapping[str, Any] | None = None
-    rewritten: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    flaw: str | None = None
+    """Why a rewrite can't be arguments."""
+    rewritten: tuple[tuple[str, str], ...] = ()
+    """The hooks that rewrote the arguments, in order, each with its JSON text."""
 
 
 class Hooks:
@@ -58,28 +61,32 @@ class Hooks:
 
     async def tool_calling(self, context: ToolContext, name: str, arguments: Mapping[str, Any], tell: Tell) -> Called:
         """Ask the hooks about a call, each seeing the rewrite of the one before."""
-        rewritten: list[tuple[str, Mapping[str, Any]]] = []
+        rewritten: list[tuple[str, str]] = []
         for hook in self._hooks:
-            asked = partial(hook.tool_calling, context, name, copy.deepcopy(dict(arguments)))
+            asked = partial(hook.tool_calling, context, name, copy.deepcopy(arguments))
             answer = await self._ask(hook, "tool_calling", asked, tell)
             match answer:
                 case Deny():
-                    return Called(answer, arguments, tuple(rewritten))
+                    return Called(answer)
                 case Rewrite(changed) if isinstance(changed, Mapping):
-                    arguments = dict(changed)
-                    rewritten.append((type(hook).__name__, arguments))
+                    try:
+                        arguments = plain_object(changed)
+                    except REFUSALS as error:
+                        return Called(flaw=f"{type(hook).__name__} rewrote them to what isn't JSON: {error}")
+                    rewritten.append((type(hook).__name__, dump(arguments).decode()))
                 case None:
                     pass
                 case _:
                     tell(_nonsense(hook, "tool_calling", answer))
-        return Called(None, arguments, tuple(rewritten))
+        return Called(rewritten=tuple(rewritten))
 
     async def tool_called(
         self, context: ToolContext, name: str, arguments: Mapping[str, Any], output: ToolOutput, tell: Tell
     ) -> None:
         """Tell the hooks how a call ended."""
         for hook in self._hooks:
-            await self._ask(hook, "tool_called", partial(hook.tool_called, context, name, arguments, output), tell)
+            shown = copy.deepcopy((arguments, output))
+            await self._ask(hook, "tool_called", partial(hook.tool_called, context, name, *shown), tell)
 
     async def compaction(self, point: Point, event: Event, tell: Tell) -> None:
         """Tell the hooks that a compaction begins or has ended."""
@@ -111,16 +118,14 @@ class Hooks:
         await self._done.wait()
 
     async def _ask(self, hook: Hook, point: str, ask: Callable[[], Awaitable[Any]], tell: Tell) -> Any:
-        message = None
-        with trio.move_on_after(self._seconds) as scope:
-            try:
+        message = f"it took longer than {self._seconds:g} s"
+        try:
+            with trio.move_on_after(self._seconds):
                 return await ask()
-            except Exception as error:
-                log.warning("a hook failed at %s", point, exc_info=error)
-                message = f"{type(error).__name__}: {error}"
-        if scope.cancelled_caught:
-            message = f"it took longer than {self._seconds:g} s"
-        tell(HookFailed(type(hook).__name__, point, (message or "it failed")[:MAX_MESSAGE]))
+        except Exception as error:  # what a nursery raises may come with a Cancelled that the scope takes out
+            log.warning("a hook failed at %s", point, exc_info=error)
+            message = f"{type(error).__name__}: {error}"
+        tell(HookFailed(type(hook).__name__, point, message[:MAX_MESSAGE]))
         return None
 
 
@@ -144,15 +149,15 @@ class Policies:
         self, policy: Policy, context: ToolContext, spec: ToolSpec, arguments: Mapping[str, Any]
     ) -> Verdict | None:
         name = type(policy).__name__
-        with trio.move_on_after(self._seconds):
-            try:
-                verdict = await policy.decide(context, spec, arguments)
-            except Exception as error:
-                log.warning("a policy failed", exc_info=error)
-                return Verdict(PolicyDecision.DENIED, f"the policy {name} failed: {type(error).__name__}")
-            if verdict is None or isinstance(verdict, Verdict):
-                return verdict
-            return Verdict(PolicyDecision.DENIED, f"the policy {name} answered nonsense")
+        try:
+            with trio.move_on_after(self._seconds):
+                verdict = await policy.decide(context, spec, copy.deepcopy(arguments))
+                if verdict is None or isinstance(verdict, Verdict):
+                    return verdict
+                return Verdict(PolicyDecision.DENIED, f"the policy {name} answered nonsense")
+        except Exception as error:
+            log.warning("a policy failed", exc_info=error)
+            return Verdict(PolicyDecision.DENIED, f"the policy {name} failed: {type(error).__name__}")
         return Verdict(PolicyDecision.DENIED, f"the policy {name} took longer than {self._seconds:g} s")
 
 

@@ -37,14 +37,24 @@ class SamplingStep:
     storage_error: StorageError | None = attrs.field(init=False, default=None)
     """The usage could not be settled."""
     _reader: StreamReader = attrs.field(init=False)
+    _taker: "_Taker" = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.step = Step(self.scope.plan.provider)
+        self._taker = _Taker(self.step, self.scope.port, self.scope.turn_id)
 
     @property
     def overran(self) -> bool:
         """Whether the engine took longer to leave its stream than it may."""
         return self._reader.overran
+
+    def end_run(self) -> tuple[TranscriptItem, ...]:
+        """End the text so far, as the engine runs a call; returns it to be stored before the call."""
+        return () if self._taker.busy else self.step.end_run()
+
+    def note(self, error: BaseException) -> None:
+        """Have the step end with a failure of ours that came up inside the engine's block."""
+        self._taker.failure = self._taker.failure or error
 
     async def run(self, attempt: Attempt, context: TurnContext, request: InferenceRequest) -> None:
         """Run the stream; how it ended stands in the fields then.
@@ -61,12 +71,11 @@ class SamplingStep:
         )
         accounting.open(attempt)
         scope.publish(InferenceStarted(attempt.attempt_id, attempt.provider, attempt.model))
-        taker = _Taker(self.step, scope.port, scope.turn_id)
         raised: Exception | None = None
         try:
             with scope.job.signal.watch() as steered:
                 try:
-                    await self._reader.read(scope.engine.stream_turn(context, request), taker.take)
+                    await self._reader.read(scope.engine.stream_turn(context, request), self._taker.take)
                 finally:
                     await self._close(attempt)
         except Exception as error:
@@ -75,29 +84,29 @@ class SamplingStep:
             raise self.storage_error
         if scope.cut_for_good():
             await trio.lowlevel.checkpoint()
-        self._judge(attempt, taker, raised, steered=steered.cancel_called)
+        self._judge(attempt, raised, steered=steered.cancel_called)
 
-    def _judge(self, attempt: Attempt, taker: "_Taker", raised: Exception | None, *, steered: bool) -> None:
+    def _judge(self, attempt: Attempt, raised: Exception | None, *, steered: bool) -> None:
         """Say how the step ended, by the recorded causes before the exceptions."""
-        completed = self.step.completed
+        completed, noted = self.step.completed, self._taker.failure
         if completed is not None:
             ended = InferenceCompleted(attempt.attempt_id, self.step.finish_reason, completed.provider_response_id)
             self.scope.publish(ended)
-        elif taker.failure is not None and not isinstance(taker.failure, ProviderFailure):
-            raise taker.failure
+        elif noted is not None and not isinstance(noted, ProviderFailure):
+            raise noted
         elif steered:
             self.preempted = True
         else:
-            self.failure = self._typed(raised, taker)
+            self.failure = self._typed(raised)
 
-    def _typed(self, raised: Exception | None, taker: "_Taker") -> ProviderFailure:
-        noted = taker.failure or self._reader.failure
+    def _typed(self, raised: Exception | None) -> ProviderFailure:
+        noted = self._taker.failure or self._reader.failure
         if isinstance(noted, ProviderFailure):
             return noted
         if raised is not None:
             found = find_failure(raised)
             if found is None:
-                raise TurnFailure(f"The engine failed: {flatten(raised)}", "engine_error", self.leftover) from raised
+                raise TurnFailure(f"The engine failed: {flatten(raised)}", "engine_error") from raised
             return found
         if self._reader.idle:
             return idle_failure()
@@ -135,10 +144,15 @@ class _Taker:
     step: Step
     port: JobPort
     turn_id: str
-    failure: Exception | None = None
+    failure: BaseException | None = None
+    busy: bool = False
+    """An event is being taken: its text isn't shown yet."""
 
     async def take(self, event: InferenceEvent) -> bool:
         """Take one event; True at the end of the step, or after a failure of ours, which is noted."""
+        if self.failure is not None:
+            return True
+        self.busy = True
         try:
             done = self.step.absorb(event)
             if done:
@@ -147,4 +161,6 @@ class _Taker:
         except Exception as error:
             self.failure = error
             return True
+        finally:
+            self.busy = False
         return self.step.completed is not None

@@ -5,6 +5,7 @@ side by side. Then they run in model order, neighbours that may run together as 
 order, whichever ended first. A tool's failure is data for the model; only a cancel and a failed append leave here.
 """
 
+import copy
 import json
 import logging
 import math
@@ -17,6 +18,7 @@ import trio
 
 from roder_trio.actors._job import JobPort
 from roder_trio.actors._services import Services, new_id
+from roder_trio.codec.text import REFUSALS, plain
 from roder_trio.logic import policy as consent
 from roder_trio.logic.tool import arguments as rules
 from roder_trio.logic.tool.caps import capped
@@ -45,7 +47,7 @@ from roder_trio.schema.event import (
 )
 from roder_trio.schema.policy import ApprovalOutcome, ExternalOutcome, PolicyDecision, PolicyMode
 from roder_trio.schema.tool import ToolContext, ToolOutput
-from roder_trio.schema.transcript import ToolCall, ToolResult
+from roder_trio.schema.transcript import Image, ToolCall, ToolResult
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +77,10 @@ class ToolBatch:
     finish_reason: str | None
     deadline: float
     """In trio's time; infinite if the turn has none."""
-    cut: Callable[[], bool]
-    """Whether a recorded cause wants the turn to end."""
+    parallel: bool
+    """Whether calls may run side by side at all."""
+    cut_at: Callable[[], float]
+    """When a recorded cause told the turn to end, in trio's time; infinite if none did."""
     _entries: list[_Call] = attrs.field(init=False, factory=list)
     _stored: int = attrs.field(init=False, default=0)
 
@@ -90,7 +94,7 @@ class ToolBatch:
             for entry in self._entries:
                 nursery.start_soon(self._prepare, entry)
             nursery.start_soon(self._store_in_order)
-            for group in schedule(self._entries, self._is_exclusive, parallel=self.services.config.parallel_tool_calls):
+            for group in schedule(self._entries, self._is_exclusive, parallel=self.parallel):
                 await self._run_group(group)
         return tuple(entry.result for entry in self._entries if entry.result is not None)
 
@@ -169,7 +173,7 @@ class ToolBatch:
     def _check_arguments(self, entry: _Call, tool: Tool, text: str) -> str | None:
         checked = rules.check(tool.spec, text, self.finish_reason, self.services.toolbox.validator(tool.spec.name))
         if isinstance(checked, rules.Refused):
-            return f"invalid arguments: {checked.text}" if checked.klass != rules.UNKNOWN_TOOL else checked.text
+            return checked.text
         if checked.repaired:
             self.port.publish(ToolCallRepaired(entry.call.id))
         entry.arguments = checked.arguments
@@ -180,15 +184,13 @@ class ToolBatch:
         called = await self.services.hooks.tool_calling(context, name, entry.arguments, self.port.publish)
         if called.denied is not None:
             return f"denied by hook: {called.denied.reason}" if called.denied.reason else "denied by hook"
+        if called.flaw is not None:
+            return f"invalid arguments: {called.flaw}"
         if not called.rewritten:
             return None
-        try:
-            texts = [(by, json.dumps(arguments, allow_nan=False)) for by, arguments in called.rewritten]
-        except (TypeError, ValueError) as error:
-            return f"invalid arguments: a hook rewrote them to what isn't JSON: {error}"
-        rewritten = tuple(ToolArgumentsRewritten(entry.call.id, text, by) for by, text in texts)
+        rewritten = tuple(ToolArgumentsRewritten(entry.call.id, text, by) for by, text in called.rewritten)
         await self.port.report(RecordToolEvents(self.plan.turn_id, rewritten))
-        return self._check_arguments(entry, tool, texts[-1][1])
+        return self._check_arguments(entry, tool, rewritten[-1].arguments)
 
     # -- consent -----------------------------------------------------------------------------------------------------
 
@@ -238,7 +240,7 @@ class ToolBatch:
     # -- running -----------------------------------------------------------------------------------------------------
 
     async def _run(self, entry: _Call) -> ToolOutput:
-        """Run a call that nothing refused; its failure is its output. What a cancelled tool returns is dropped."""
+        """Run a call that nothing refused; its failure is its output."""
         tool, call = entry.tool, entry.call
         assert tool is not None
         self.port.publish(ToolStarted(call.id, tool.spec.name))
@@ -252,23 +254,24 @@ class ToolBatch:
         return output
 
     async def _run_here(self, entry: _Call, tool: Tool) -> ToolOutput:
+        """Run a tool of this process within its time. What one returns that was cancelled is dropped."""
         limit = tool.spec.timeout or self.services.config.tool_timeout or math.inf
         began = trio.current_time()
         output: object = None
-        with trio.move_on_after(limit) as scope:
-            try:
-                output = await tool.run(self._context(entry), entry.arguments)
-            except Exception as error:
-                log.warning("the tool %s failed", tool.spec.name, exc_info=error)
-                output = failure(error)
-        self._watch_cleanup(tool, began + limit)
-        if self.cut():
+        scope = trio.CancelScope(deadline=began + limit)
+        try:
+            with scope:
+                output = await tool.run(self._context(entry), copy.deepcopy(entry.arguments))
+        except Exception as error:  # what a tool's nursery raises may come with a Cancelled that the scope takes out
+            log.warning("the tool %s failed", tool.spec.name, exc_info=error)
+            output = failure(error)
+        finally:
+            self._watch_cleanup(tool, min(began + limit, self.cut_at()))
+        if trio.current_effective_deadline() == -math.inf:
             await trio.lowlevel.checkpoint()
         if scope.cancel_called:
             return ToolOutput(f"timed out after {limit:g} s", is_error=True)
-        if not isinstance(output, ToolOutput):
-            return ToolOutput(f"TypeError: the tool gave {type(output).__name__}, not ToolOutput", is_error=True)
-        return output
+        return _checked(output)
 
     def _watch_cleanup(self, tool: Tool, ended_by: float) -> None:
         over = trio.current_time() - ended_by
@@ -318,3 +321,16 @@ class ToolBatch:
     @property
     def _mode(self) -> PolicyMode:
         return self.services.policy_modes.of(self.thread_id)
+
+
+def _checked(output: object) -> ToolOutput:
+    """Return what a tool gave, if it is an output that can be stored; else the error result that says why not."""
+    if not isinstance(output, ToolOutput):
+        return ToolOutput(f"TypeError: the tool gave {type(output).__name__}, not ToolOutput", is_error=True)
+    try:
+        payload = plain(output.display_payload)
+    except REFUSALS as error:
+        return ToolOutput(f"TypeError: the tool gave a display_payload that is not JSON: {error}", is_error=True)
+    if not all(isinstance(image, Image) for image in output.images):
+        return ToolOutput("TypeError: the tool gave images that are not Image", is_error=True)
+    return attrs.evolve(output, is_error=bool(output.is_error), display_payload=payload)

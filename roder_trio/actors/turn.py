@@ -6,6 +6,7 @@ commit. It ends by returning an outcome; the thread makes the single terminal ev
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import attrs
@@ -13,23 +14,20 @@ import trio
 
 from roder_trio.actors._answer import Again, StructuredAnswer
 from roder_trio.actors._auto import AutoCompaction
-from roder_trio.actors._services import new_id
+from roder_trio.actors._calls import TurnCalls
 from roder_trio.actors._supervisor import flatten
 from roder_trio.actors._turn import TurnFailure, TurnScope
 from roder_trio.actors.step import SamplingStep, sampling_attempt
-from roder_trio.actors.tool import ToolBatch
 from roder_trio.errors import ActorCrashed, AppendOutcomeUnknown, ProviderFailure, StorageError
 from roder_trio.logic.output import GOES_ON, not_taken, takes_format
 from roder_trio.logic.retry import RetrySeries
-from roder_trio.logic.tool.failure import Failures, limit_hit
-from roder_trio.logic.tool.ids import SortedCalls, sort_calls
+from roder_trio.logic.tool.ids import SortedCalls
 from roder_trio.logic.turn import Extras, Step, next_request
 from roder_trio.schema.command import (
     Failed,
     FinalStep,
     Finished,
     Interrupted,
-    ItemsDone,
     JobOutcome,
     StepEnded,
     TakeSteers,
@@ -54,15 +52,14 @@ class TurnJob:
     _settle_error: StorageError | None = attrs.field(init=False, default=None)
     """A step's usage could not be settled."""
     _model_calls: int = attrs.field(init=False, default=0)
-    _answered: dict[str, ToolCall] = attrs.field(init=False, factory=dict)
-    """The turn's calls that have results."""
-    _failures: Failures = attrs.field(init=False, default=Failures())
+    _calls: TurnCalls = attrs.field(init=False)
     _answer: StructuredAnswer | None = attrs.field(init=False, default=None)
     _steers_seen: int = attrs.field(init=False, default=0)
     """How many steers the newest request holds."""
 
     def __attrs_post_init__(self) -> None:
         self._compaction = AutoCompaction(self.scope)
+        self._calls = TurnCalls(self.scope)
         scope, form = self.scope, self.scope.plan.output_form
         if form is not None:
             by_format = takes_format(scope.engine.capabilities, scope.model)
@@ -77,12 +74,18 @@ class TurnJob:
                 outcome = await self._within_deadline()
         except Exception as raised:
             error = flatten(raised)
+        if isinstance(error, TurnFailure) and error.items is not None:
+            self._leftover = error.items
         if isinstance(outcome, Finished):
             return outcome
         if isinstance(self._settle_error or error, StorageError):
             return self._failed(str(self._settle_error or error), "storage")
         if self.scope.job.cause is not None:
             return Interrupted(self.scope.job.cause, self._leftover)
+        if self.scope.deadline.cancel_called:
+            limit = self.scope.services.config.reliability.turn_deadline
+            message = f"The turn did not end within its deadline of {limit:g} s."
+            return Failed(message, "deadline_timeout", self._leftover, "timed out")
         if error is not None:
             return self._failed_by(error)
         return outcome or self._failed("The turn's job was cancelled from outside.", "internal")
@@ -94,8 +97,7 @@ class TurnJob:
         with self.scope.deadline:
             await self._ask_hooks()
             return await self._rounds()
-        message = f"The turn did not end within its deadline of {limit:g} s."
-        return Failed(message, "deadline_timeout", self._leftover, "timed out")
+        return None
 
     async def _ask_hooks(self) -> None:
         """Let the hooks add to the developer context of this turn's requests."""
@@ -137,14 +139,15 @@ class TurnJob:
         self._steers_seen = self.scope.job.signal.seen
         attempt = sampling_attempt(self.scope)
         try:
-            await sampled.run(attempt, *self._request(attempt))
+            await sampled.run(attempt, *self._request(attempt, sampled))
         finally:
-            self._leftover, self._settle_error = sampled.leftover, sampled.storage_error
+            self._leftover = (*self._calls.take_unstored(), *sampled.leftover)
+            self._settle_error = sampled.storage_error
         if sampled.step.completed is not None:
             self._compaction.count(sampled.step.context_tokens(sampled.usage.prompt_tokens), sums)
         return sampled
 
-    def _request(self, attempt: Attempt) -> tuple[TurnContext, InferenceRequest]:
+    def _request(self, attempt: Attempt, sampled: SamplingStep) -> tuple[TurnContext, InferenceRequest]:
         scope, services = self.scope, self.scope.services
         tools = services.toolbox.offered(scope.plan, services.config, scope.engine)
         extras = Extras(context=scope.context, tools=tools)
@@ -160,7 +163,7 @@ class TurnJob:
             turn_id=scope.turn_id,
             attempt_id=attempt.attempt_id,
             deadline=scope.deadline.deadline if scope.is_limited else None,
-            run_tool=self._run_tool,
+            run_tool=partial(self._calls.run_inside, sampled),
         )
         request = next_request(
             scope.plan,
@@ -203,7 +206,7 @@ class TurnJob:
     def _check_closed(self, sampled: SamplingStep) -> None:
         """Raise if another round would follow a stream that was not closed in time."""
         if sampled.overran:
-            raise TurnFailure("The engine did not close its stream in time.", "cleanup_timeout", self._leftover)
+            raise TurnFailure("The engine did not close its stream in time.", "cleanup_timeout")
 
     async def _complete(self, sampled: SamplingStep) -> bool:
         """Store a step that ended well, and run its calls; True if it ended the turn."""
@@ -212,7 +215,7 @@ class TurnJob:
         given = () if self._answer is None else self._answer.calls_in(sorted_calls.calls)
         calls = tuple(call for call in sorted_calls.calls if call not in given)
         self._leftover = tuple(item for item in self._leftover if item not in given)
-        self._answered.update((call.id, call) for call in given)
+        self._calls.note_answered(given)
         if calls:
             await self._next_round(sampled, StepEnded(turn_id, self._leftover))
             await self._run_calls(calls, step.finish_reason)
@@ -251,7 +254,11 @@ class TurnJob:
 
     def _sort_calls(self, step: Step) -> SortedCalls:
         """Give the step's calls the ids under which they are stored; what the step leaves is changed to match."""
-        sorted_calls = sort_calls(step.calls.values(), self._answered, self.scope.port.earlier_calls(), new_id)
+        try:
+            sorted_calls = self._calls.sort(step.calls.values())
+        except ProviderFailure as failure:
+            said = tuple(item for item in self._leftover if not isinstance(item, ToolCall | ProviderMetadata))
+            raise TurnFailure(str(failure), failure.kind.value, said) from failure
         former = {new: old for old, new in sorted_calls.renamed.items()}
         stored = {former.get(call.id, call.id): call for call in sorted_calls.calls}
         self._leftover = tuple(
@@ -264,53 +271,11 @@ class TurnJob:
         scope = self.scope
         if scope.cut_for_good():
             await trio.lowlevel.checkpoint()
-        results = await self._run_batch(calls, finish_reason)
-        self._failures = self._failures.add(results)
-        nudge = self._check_failures()
-        scope.view = await scope.port.report(ToolResultsDone(scope.turn_id, nudge))
-
-    async def _run_batch(self, calls: tuple[ToolCall, ...], finish_reason: str | None) -> tuple[ToolResult, ...]:
-        scope = self.scope
-        batch = ToolBatch(
-            services=scope.services,
-            thread_id=scope.thread_id,
-            plan=scope.plan,
-            port=scope.port,
-            calls=calls,
-            finish_reason=finish_reason,
-            deadline=scope.deadline.deadline,
-            cut=scope.cut_for_good,
-        )
         try:
-            results = await batch.run()
+            nudge = await self._calls.run(calls, finish_reason)
         finally:
-            self._leftover = batch.leftover()
-        self._answered.update((call.id, call) for call in calls)
-        return results
-
-    def _check_failures(self) -> tuple[TranscriptItem, ...]:
-        """Return the nudge that a row of failures is met with. Raises TurnFailure at a limit that ends the turn."""
-        config = self.scope.services.config.reliability
-        hit = limit_hit(
-            self._failures,
-            per_turn=config.max_tool_failures_per_turn,
-            consecutive=config.max_consecutive_tool_failures,
-            goes_on=config.continue_on_failure_limit,
-        )
-        if hit is None:
-            return ()
-        self.scope.publish(LimitReached(hit.name, hit.value))
-        if hit.nudge is None:
-            raise TurnFailure(hit.error, "reliability_limit")
-        self._failures = self._failures.reset()
-        return (hit.nudge,)
-
-    async def _run_tool(self, call: ToolCall) -> ToolResult:
-        """Run a call for an engine that runs tools inside its stream: the same pipeline, stored call and result."""
-        await self.scope.port.report(ItemsDone(self.scope.turn_id, (call,)))
-        (result,) = await self._run_batch((call,), None)
-        self._failures = self._failures.add((result,))
-        return result
+            self._leftover = self._calls.take_unstored()
+        scope.view = await scope.port.report(ToolResultsDone(scope.turn_id, nudge))
 
     async def _retry(self, failure: ProviderFailure, sampled: SamplingStep, series: RetrySeries) -> RetrySeries:
         """Wait for the next attempt at a failed step, its open text discarded. Raises the failure if it stands."""
@@ -320,9 +285,9 @@ class TurnJob:
         remaining = scope.deadline.deadline - now
         wait = series.next(failure, scope.services.jitter(), now, remaining, read_at=sampled.read_until)
         if wait is None:
-            raise TurnFailure(str(failure), failure.kind.value, self._leftover) from failure
-        self._leftover = ()
-        await self._next_round(sampled, StepEnded(scope.turn_id))
+            raise TurnFailure(str(failure), failure.kind.value) from failure
+        self._leftover = tuple(item for item in self._leftover if isinstance(item, ToolResult))
+        await self._next_round(sampled, StepEnded(scope.turn_id, self._leftover))
         if signal.seen != seen:
             return self._new_series()
         scope.publish(RetryScheduled(failed, series.max_attempts, wait, failure.kind.value))
@@ -338,7 +303,6 @@ class TurnJob:
     def _failed_by(self, error: BaseException) -> Failed:
         match error:
             case TurnFailure():
-                self._leftover = error.items
                 return self._failed(str(error), error.kind)
             case ActorCrashed():
                 return self._failed(str(error), "internal")

@@ -73,11 +73,11 @@ class Step:
                 return self._grow(text, reasons=True, phase=None)
             case inference.ToolCallStarted(id, _):
                 self._check_call(id)
-                return self._end_run()
+                return self.end_run()
             case inference.ToolCallCompleted(id, name, arguments):
                 self._check_call(id)
                 self.calls.setdefault(id, ToolCall(id, name, arguments))
-                return self._end_run()
+                return self.end_run()
             case inference.HostedToolCallStarted():
                 self.ran_hosted_calls = True
             case inference.Compaction(inference.CompactionStatus.COMPLETED, _, item) if item is not None:
@@ -92,7 +92,7 @@ class Step:
 
     def final_items(self) -> tuple[TranscriptItem, ...]:
         """Return what a completed step stores at its end: the last run, held metadata, calls in call order."""
-        return (*self._end_run(), *self.held, *self.calls.values())
+        return (*self.end_run(), *self.held, *self.calls.values())
 
     def unfinished(self) -> tuple[TranscriptItem, ...]:
         """Return the message that was still growing when the step was cut, marked as interrupted."""
@@ -119,13 +119,14 @@ class Step:
         if not text:
             return ()
         same_phase = phase == self._phase or (is_final_phase(phase) and is_final_phase(self._phase))
-        done = () if reasons == self._reasons and same_phase else self._end_run()
+        done = () if reasons == self._reasons and same_phase else self.end_run()
         if not self._parts:
             self._reasons, self._phase = reasons, phase
         self._parts.append(text)
         return done
 
-    def _end_run(self) -> tuple[TranscriptItem, ...]:
+    def end_run(self) -> tuple[TranscriptItem, ...]:
+        """End the text so far; returns it as an item, unless it is white space only."""
         text = "".join(self._parts)
         self._parts.clear()
         if not text.strip():
@@ -139,7 +140,7 @@ class Step:
     def _boundary(self, item: Mapping[str, Any]) -> tuple[TranscriptItem, ...]:
         if any(same_boundary(item, known) for known in self._boundaries):
             return ()
-        done = self._end_run()
+        done = self.end_run()
         self._boundaries.append(item)
         return (*done, in_band_boundary(item, self.provider))
 
