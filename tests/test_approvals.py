@@ -1,0 +1,603 @@
+"""Calls that wait for consent: each request gets exactly one answer, and is stored before anyone acts on it."""
+
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+import roder_trio as rt
+from roder_trio import events, stores, testing, transcript
+from roder_trio.schema.policy import ApprovalOutcome
+from tests.consent_support import (
+    CHANGE,
+    DONE_STEP,
+    Deed,
+    HeldStore,
+    Says,
+    asked,
+    beside,
+    calling,
+    check_requests,
+    consenting,
+    external,
+    outcomes,
+    pending_on,
+    results,
+    results_of,
+    settled,
+)
+from tests.ledger_support import InstantStore, as_if_killed
+from tests.turn_support import Scene, history_of, started
+
+Clock = trio.testing.MockClock
+TOLD = ("policy.decided", "approval.requested", "approval.resolved", "tool.started", "tool.finished")
+TWO = calling(("c1", "change"), ("c2", "change"))
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_call_that_got_consent_runs_after_the_answer_was_stored(autojump_clock: Clock) -> None:
+    deed = Deed()
+    async with consenting(tools=[deed]) as scene:
+        turn_id, approval_id = await pending_on(scene)
+        assert deed.runs == []
+        (requested,) = scene.of(events.ApprovalRequested)
+        reason = "in mode 'default', by its effects write"
+        assert requested == events.ApprovalRequested(approval_id, "c1", "change", "{}", reason)
+        assert approval_id != "c1"
+        assert await scene.runtime.resolve_approval(approval_id, True) is True
+        outcome = await scene.wait(turn_id)
+        assert (outcome.status, outcome.text, deed.runs) == ("completed", "done", ["c1"])
+        assert await results_of(scene) == {"c1": ("change done", False)}
+        assert [kind for kind in scene.kinds if kind in TOLD] == list(TOLD)
+        assert scene.of(events.ApprovalResolved) == [events.ApprovalResolved(approval_id, ApprovalOutcome.APPROVED)]
+        stored = [e.kind for e in (await settled(scene)).events if e.kind.startswith(("approval", "turn.item"))]
+        appended = ["turn.item_appended"]
+        assert stored == [*appended * 2, "approval.requested", "approval.resolved", *appended * 2]
+
+
+async def test_a_call_that_was_refused_consent_is_not_run(autojump_clock: Clock) -> None:
+    deed = Deed()
+    async with consenting(tools=[deed]) as scene:
+        turn_id, approval_id = await pending_on(scene)
+        assert await scene.runtime.resolve_approval(approval_id, False) is True
+        assert (await scene.wait(turn_id)).status == "completed"
+        assert await results_of(scene) == {"c1": ("approval denied", True)}
+        assert (deed.runs, outcomes(scene.happened)) == ([], ["denied"])
+        assert [kind for kind in scene.kinds if kind in TOLD] == [k for k in TOLD if k != "tool.started"]
+        assert scene.of(events.ToolFinished) == [events.ToolFinished("c1", True)]
+        await settled(scene)
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_only_the_first_answer_counts(autojump_clock: Clock, first: bool) -> None:
+    async with consenting(tools=[Deed()]) as scene:
+        turn_id, approval_id = await pending_on(scene)
+        answers = [await scene.runtime.resolve_approval(approval_id, said) for said in (first, not first, first)]
+        assert answers == [True, False, False]
+        await scene.wait(turn_id)
+        assert await scene.runtime.resolve_approval(approval_id, True) is False
+        assert outcomes(e.event for e in (await settled(scene)).events) == ["approved" if first else "denied"]
+
+
+async def test_of_two_who_answer_at_once_one_is_first(autojump_clock: Clock) -> None:
+    async with consenting(tools=[Deed()]) as scene:
+        turn_id, approval_id = await pending_on(scene)
+        answers: list[bool] = []
+
+        async def answer(approved: bool) -> None:
+            answers.append(await scene.runtime.resolve_approval(approval_id, approved))
+
+        async with trio.open_nursery() as nursery:
+            for approved in (True, False, True):
+                nursery.start_soon(answer, approved)
+        assert sorted(answers) == [False, False, True]
+        await scene.wait(turn_id)
+        assert len(outcomes(scene.happened)) == 1
+
+
+async def test_what_nobody_asked_for_can_not_be_answered(autojump_clock: Clock) -> None:
+    async with consenting(calling(("c1", "ask_host")), DONE_STEP, tools=[external()]) as scene:
+        runtime = scene.runtime
+        assert await runtime.resolve_approval("unknown", True) is False
+        turn_id = await scene.start()
+        await scene.wait_for(lambda scene: bool(scene.of(events.ExternalToolRequested)))
+        (request,) = scene.of(events.ExternalToolRequested)
+        assert await runtime.resolve_approval("c1", True) is False
+        assert await runtime.resolve_approval(request.request_id, True) is False
+        assert runtime.pending_approvals() == ()
+        assert await runtime.resolve_external_tool(request.request_id, "here") is True
+        await scene.wait(turn_id)
+        await settled(scene)
+
+
+async def test_a_closed_runtime_takes_no_answer() -> None:
+    async with consenting(tools=[Deed()]) as scene:
+        pass
+    with pytest.raises(rt.RuntimeClosed):
+        await scene.runtime.resolve_approval("any", True)
+    with pytest.raises(rt.RuntimeClosed):
+        scene.runtime.pending_approvals()
+
+
+async def test_a_tool_starts_when_the_answer_is_durable_and_nobody_sees_it_before(autojump_clock: Clock) -> None:
+    store, deed = HeldStore(), Deed()
+    async with consenting(tools=[deed], store=store) as scene:
+        turn_id, approval_id = await pending_on(scene)
+        answers: list[bool] = []
+
+        async def answer() -> None:
+            answers.append(await scene.runtime.resolve_approval(approval_id, True))
+
+        store.hold("approval.resolved")
+        async with trio.open_nursery() as nursery:
+            await started(nursery, answer)
+            assert (answers, deed.runs, outcomes(scene.happened)) == ([], [], [])
+            assert [envelope.event.approval_id for envelope in scene.runtime.pending_approvals()] == [approval_id]
+            store.let_go()
+        assert answers == [True]
+        await scene.wait(turn_id)
+        assert deed.runs == ["c1"]
+
+
+async def test_a_request_is_durable_before_anyone_sees_it(autojump_clock: Clock) -> None:
+    store = HeldStore()
+    async with consenting(tools=[Deed()], store=store) as scene:
+        store.hold("approval.requested")
+        turn_id = await scene.start()
+        await store.held.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert scene.of(events.ApprovalRequested) == []
+        assert scene.runtime.pending_approvals() == ()
+        store.let_go()
+        (approval_id,) = await asked(scene)
+        assert await scene.runtime.resolve_approval(approval_id, True)
+        await scene.wait(turn_id)
+
+
+async def test_an_answer_that_can_not_be_stored_leaves_the_request_pending(autojump_clock: Clock) -> None:
+    store, deed = HeldStore(), Deed()
+    async with consenting(tools=[deed], store=store) as scene:
+        turn_id, approval_id = await pending_on(scene)
+        store.fail_at("approval.resolved")
+        with pytest.raises(rt.StorageError, match="the disk is full"):
+            await scene.runtime.resolve_approval(approval_id, True)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (deed.runs, outcomes(scene.happened)) == ([], [])
+        assert [envelope.event.approval_id for envelope in scene.runtime.pending_approvals()] == [approval_id]
+        assert await scene.runtime.resolve_approval(approval_id, False) is True
+        await scene.wait(turn_id)
+        assert outcomes(scene.happened) == ["denied"]
+        await settled(scene)
+
+
+async def test_a_request_that_can_not_be_stored_fails_the_turn_and_asks_nobody(autojump_clock: Clock) -> None:
+    store = HeldStore()
+    async with consenting(tools=[Deed()], store=store) as scene:
+        store.fail_at("approval.requested")
+        outcome = await scene.run()
+        assert (outcome.status, outcome.error_kind) == ("failed", "storage")
+        assert scene.of(events.ApprovalRequested, events.ApprovalResolved) == []
+        assert await results_of(scene) == {"c1": ("not run: storage", True)}
+        await settled(scene)
+
+
+async def test_rewritten_arguments_are_what_consent_is_asked_for(autojump_clock: Clock) -> None:
+    class Rewrites(rt.Hook):
+        async def tool_calling(self, context: Any, name: str, arguments: Any) -> rt.Rewrite:
+            return rt.Rewrite({"by": "hook"})
+
+    async with consenting(tools=[Deed()], hooks=[Rewrites()]) as scene:
+        turn_id, approval_id = await pending_on(scene)
+        (requested,) = scene.of(events.ApprovalRequested)
+        assert json.loads(requested.arguments) == {"by": "hook"}
+        await scene.runtime.resolve_approval(approval_id, True)
+        await scene.wait(turn_id)
+        stored = [item for item in await scene.history() if isinstance(item, transcript.ToolCall)]
+        assert [item.arguments for item in stored] == ["{}"]
+
+
+async def test_a_rewrite_is_stored_before_the_tool_starts(autojump_clock: Clock) -> None:
+    class Rewrites(rt.Hook):
+        async def tool_calling(self, context: Any, name: str, arguments: Any) -> rt.Rewrite:
+            return rt.Rewrite({"by": "hook"})
+
+    store = stores.MemoryThreadStore()
+
+    class Dies(Deed):
+        async def run(self, context: rt.ToolContext, arguments: Any) -> rt.ToolOutput:
+            self.left = await as_if_killed(store, context.thread_id)
+            self.given = dict(arguments)
+            return rt.ToolOutput("")
+
+    deed = Dies(effects=["read"])
+    async with consenting(tools=[deed], hooks=[Rewrites()], store=store) as scene:
+        await scene.run()
+    assert deed.given == {"by": "hook"}
+    async with rt.open_runtime(store=deed.left) as runtime:
+        snapshot = await runtime.load_thread(scene.id)
+    assert snapshot is not None
+    rewritten = [e.event for e in snapshot.events if isinstance(e.event, events.ToolArgumentsRewritten)]
+    assert [(e.call_id, json.loads(e.arguments), e.by) for e in rewritten] == [("c1", {"by": "hook"}, "Rewrites")]
+    (stored,) = [item for item in history_of(snapshot) if isinstance(item, transcript.ToolCall)]
+    assert stored.arguments == "{}"
+    assert results(history_of(snapshot)) == {"c1": ("runtime restarted", True)}
+
+
+# -- several at once ---------------------------------------------------------------------------------------------------
+
+
+async def test_calls_of_a_batch_wait_side_by_side_and_are_answered_in_any_order(autojump_clock: Clock) -> None:
+    batch = calling(("c1", "change"), ("c2", "move"), ("c3", "change"), ("c4", "see"))
+    deed, move, see = Deed(), Deed("move", ["process"], "exclusive"), Deed("see", ["read"])
+    async with consenting(batch, DONE_STEP, tools=[deed, move, see]) as scene:
+        turn_id = await scene.start()
+        await asked(scene, 3)
+        by_call = {event.call_id: event.approval_id for event in scene.of(events.ApprovalRequested)}
+        assert sorted(by_call) == ["c1", "c2", "c3"]
+        assert len(set(by_call.values())) == 3
+        for call_id, approved in (("c3", True), ("c1", False), ("c2", True)):
+            assert await scene.runtime.resolve_approval(by_call[call_id], approved)
+            await trio.testing.wait_all_tasks_blocked()
+        await scene.wait(turn_id)
+        assert (deed.runs, move.runs, see.runs) == (["c3"], ["c2"], ["c4"])
+        assert list((await results_of(scene)).items()) == [
+            ("c1", ("approval denied", True)),
+            ("c2", ("move done", False)),
+            ("c3", ("change done", False)),
+            ("c4", ("see done", False)),
+        ]
+        await settled(scene)
+
+
+async def test_a_call_that_needs_no_consent_does_not_wait_for_one_that_does(autojump_clock: Clock) -> None:
+    see = Deed("see", ["read"])
+    async with consenting(calling(("c1", "change"), ("c2", "see")), DONE_STEP, tools=[Deed(), see]) as scene:
+        turn_id, approval_id = await pending_on(scene)
+        assert see.runs == ["c2"]
+        assert await results_of(scene) == {}
+        await scene.runtime.resolve_approval(approval_id, True)
+        await scene.wait(turn_id)
+        assert list(await results_of(scene)) == ["c1", "c2"]
+
+
+async def test_one_call_id_that_waits_on_two_threads_is_two_requests(autojump_clock: Clock) -> None:
+    async with consenting(CHANGE, CHANGE, DONE_STEP, DONE_STEP, tools=[Deed()]) as one, beside(one) as two:
+        first, approval = await pending_on(one)
+        second, other = await pending_on(two)
+        assert approval != other
+        assert await one.runtime.resolve_approval(other, False)
+        assert await one.runtime.resolve_approval(approval, True)
+        await one.wait(first)
+        await two.wait(second)
+        assert await results_of(one) == {"c1": ("change done", False)}
+        assert await results_of(two) == {"c1": ("approval denied", True)}
+
+
+async def test_what_waits_is_told_oldest_first_of_one_thread_or_of_all(autojump_clock: Clock) -> None:
+    async with consenting(TWO, CHANGE, calling(("c9", "change")), tools=[Deed()]) as one, beside(one) as two:
+        runtime = one.runtime
+        assert runtime.pending_approvals() == ()
+        await two.start()
+        await asked(two, 2)
+        await one.start()
+        await asked(one)
+        seen = [e for e in two.seen + one.seen if e.kind == "approval.requested"]
+        assert list(runtime.pending_approvals()) == seen
+        assert list(runtime.pending_approvals(one.id)) == seen[2:]
+        assert list(runtime.pending_approvals(two.id)) == seen[:2]
+        assert runtime.pending_approvals("unknown") == ()
+        assert {envelope.thread_id for envelope in seen} == {one.id, two.id}
+        assert await runtime.resolve_approval(seen[0].event.approval_id, True)
+        assert list(runtime.pending_approvals()) == seen[1:]
+        async with beside(one) as three:
+            await three.start()
+            await asked(three)
+            assert [e.thread_id for e in runtime.pending_approvals()] == [two.id, one.id, three.id]
+
+
+# -- how a wait ends without an answer ---------------------------------------------------------------------------------
+
+
+async def test_a_call_that_nobody_answers_in_time_is_not_run(autojump_clock: Clock) -> None:
+    deed = Deed()
+    async with consenting(tools=[deed], approval_timeout=1.0) as scene:
+        outcome = await scene.run()
+        assert (outcome.status, trio.current_time(), deed.runs) == ("completed", 1.0, [])
+        assert await results_of(scene) == {"c1": ("approval timed out: nobody answered", True)}
+        assert outcomes(scene.happened) == ["timed_out"]
+        (requested,) = scene.of(events.ApprovalRequested)
+        assert await scene.runtime.resolve_approval(requested.approval_id, True) is False
+        await settled(scene)
+
+
+async def test_without_a_limit_a_call_waits_as_long_as_it_takes(autojump_clock: Clock) -> None:
+    async with consenting(tools=[Deed()]) as scene:
+        turn_id, approval_id = await pending_on(scene)
+        await trio.sleep(86_000)
+        assert await scene.runtime.resolve_approval(approval_id, True)
+        assert (await scene.wait(turn_id)).status == "completed"
+
+
+async def test_an_answer_that_lies_in_the_mailbox_when_the_time_is_up_counts(autojump_clock: Clock) -> None:
+    store = HeldStore()
+    async with consenting(tools=[Deed()], store=store, approval_timeout=1.0) as scene:
+        turn_id, approval_id = await pending_on(scene)
+        store.hold("state")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(scene.runtime.set_state, scene.id, "host", "key", 1)
+            await store.held.wait()
+            nursery.start_soon(scene.runtime.resolve_approval, approval_id, True)
+            await trio.sleep(2)
+            assert outcomes(scene.happened) == []
+            store.let_go()
+        assert (await scene.wait(turn_id)).status == "completed"
+        assert outcomes(scene.happened) == ["approved"]
+        assert await results_of(scene) == {"c1": ("change done", False)}
+
+
+@pytest.mark.parametrize("number", range(12))
+async def test_an_answer_that_is_stored_as_the_time_is_up_reaches_its_call(autojump_clock: Clock, number: int) -> None:
+    async def until_then(number: int, thread_id: str, records: Any) -> None:
+        if records[0].kind == "approval.resolved":
+            await trio.sleep_until(1.0)
+
+    store = testing.FaultyStore(InstantStore(), after=until_then)
+    async with consenting(tools=[Deed()], store=store, approval_timeout=1.0) as scene:
+        turn_id, approval_id = await pending_on(scene)
+        with trio.fail_after(10):
+            assert await scene.runtime.resolve_approval(approval_id, True)
+            await scene.wait(turn_id)
+        assert await results_of(scene) == {"c1": ("change done", False)}
+        assert outcomes(scene.happened) == ["approved"]
+
+
+async def test_without_anyone_to_ask_nothing_waits(autojump_clock: Clock) -> None:
+    deed = Deed()
+    async with consenting(tools=[deed], interactive=False) as scene:
+        assert (await scene.run()).status == "completed"
+        assert await results_of(scene) == {"c1": ("needs approval, and nobody can give it", True)}
+        assert (deed.runs, scene.of(events.ApprovalRequested)) == ([], [])
+        (decided,) = scene.of(events.PolicyDecided)
+        assert decided.decision.value == "ask"
+
+
+async def test_an_interrupt_cancels_what_waits_for_consent(autojump_clock: Clock) -> None:
+    deed = Deed()
+    async with consenting(TWO, tools=[deed]) as scene:
+        turn_id = await scene.start()
+        ids = await asked(scene, 2)
+        await scene.interrupt(turn_id)
+        assert [await scene.runtime.resolve_approval(id, True) for id in ids] == [False, False]
+        assert (await scene.wait(turn_id)).status == "interrupted"
+        assert await results_of(scene) == {"c1": ("interrupted", True), "c2": ("interrupted", True)}
+        assert (deed.runs, outcomes(scene.happened)) == ([], ["cancelled", "cancelled"])
+        assert [await scene.runtime.resolve_approval(id, True) for id in ids] == [False, False]
+        await settled(scene)
+
+
+async def test_an_answer_behind_an_interrupt_is_none(autojump_clock: Clock) -> None:
+    store = HeldStore()
+    async with consenting(tools=[Deed()], store=store) as scene:
+        turn_id, approval_id = await pending_on(scene)
+        answers: list[bool] = []
+
+        async def answer() -> None:
+            answers.append(await scene.runtime.resolve_approval(approval_id, True))
+
+        store.hold("state")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(scene.runtime.set_state, scene.id, "host", "key", 1)
+            await store.held.wait()
+            await started(nursery, answer)
+            await started(nursery, partial(scene.interrupt, turn_id))
+            store.let_go()
+        assert answers == [False]
+        assert (await scene.wait(turn_id)).status == "interrupted"
+        assert outcomes(scene.happened) == ["cancelled"]
+        await settled(scene)
+
+
+async def test_the_deadline_of_a_turn_covers_the_wait_for_consent(autojump_clock: Clock) -> None:
+    async with consenting(tools=[Deed()], turn_deadline=1.0) as scene:
+        outcome = await scene.run()
+        assert (outcome.status, outcome.error_kind, trio.current_time()) == ("failed", "deadline_timeout", 1.0)
+        assert await results_of(scene) == {"c1": ("timed out", True)}
+        assert outcomes(scene.happened) == ["cancelled"]
+        await settled(scene)
+
+
+async def test_leaving_the_runtime_cancels_what_waits_for_consent(autojump_clock: Clock) -> None:
+    store = stores.MemoryThreadStore()
+    async with consenting(tools=[Deed()], store=store) as scene:
+        await pending_on(scene)
+    assert scene.runtime.shutdown_report.status == "clean"
+    snapshot = await store.load_thread(scene.id)
+    assert snapshot is not None
+    check_requests(snapshot)
+    assert outcomes(e.event for e in snapshot.events) == ["cancelled"]
+    assert snapshot.events[-1].event.reason == "shutdown"
+
+
+async def test_a_drain_cancels_what_waits_for_consent(autojump_clock: Clock) -> None:
+    async with consenting(tools=[Deed()]) as scene:
+        turn_id, _ = await pending_on(scene)
+        drained = await scene.runtime.drain_active_turns(1.0)
+        assert (drained.status, drained.interrupted) == ("clean", (turn_id,))
+        assert outcomes(scene.happened) == ["cancelled"]
+        await settled(scene)
+
+
+async def test_archiving_a_thread_cancels_what_waits_for_consent(autojump_clock: Clock) -> None:
+    async with consenting(tools=[Deed()]) as scene:
+        _, approval_id = await pending_on(scene)
+        assert await scene.runtime.archive_thread(scene.id)
+        assert outcomes(scene.happened) == ["cancelled"]
+        assert scene.runtime.pending_approvals() == ()
+        assert await scene.runtime.resolve_approval(approval_id, True) is False
+
+
+async def test_a_steer_does_not_end_the_wait_and_is_delivered_behind_the_batch(autojump_clock: Clock) -> None:
+    async with consenting(tools=[Deed()]) as scene:
+        turn_id, approval_id = await pending_on(scene)
+        await scene.steer(turn_id)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(scene.runtime.pending_approvals()) == 1
+        assert await scene.runtime.resolve_approval(approval_id, True)
+        assert (await scene.wait(turn_id)).status == "completed"
+        history = await scene.history()
+        assert [type(item).__name__ for item in history] == [
+            "UserMessage", "ToolCall", "ToolResult", "UserMessage", "AssistantMessage",
+        ]  # fmt: skip
+        assert history[3] == transcript.UserMessage("and this")
+        assert list(scene.engine.requests[1].transcript) == history[:4]
+
+
+# -- residence, crashes, restarts --------------------------------------------------------------------------------------
+
+
+async def test_a_thread_that_waits_for_consent_stays_in_memory(autojump_clock: Clock) -> None:
+    async with consenting(CHANGE, DONE_STEP, tools=[Deed()], max_resident_threads=1) as scene:
+        turn_id, approval_id = await pending_on(scene)
+        for _ in range(3):
+            async with beside(scene) as other:
+                await other.history()
+        assert scene.resident is not None
+        assert [e.event.approval_id for e in scene.runtime.pending_approvals()] == [approval_id]
+        assert await scene.runtime.resolve_approval(approval_id, True)
+        await scene.wait(turn_id)
+
+
+async def test_after_a_kill_what_waited_for_consent_is_cancelled_once(autojump_clock: Clock) -> None:
+    store, deed = stores.MemoryThreadStore(), Deed()
+    async with consenting(TWO, tools=[deed], store=store) as scene:
+        turn_id = await scene.start()
+        ids = await asked(scene, 2)
+        await scene.steer(turn_id)
+        left = await as_if_killed(store, scene.id)
+    async with rt.open_runtime(store=left, tools=[deed]) as runtime:
+        assert runtime.pending_approvals() == ()
+        assert await runtime.resolve_approval(ids[0], True) is False
+        snapshot = await runtime.load_thread(scene.id)
+        assert snapshot is not None
+        assert runtime.pending_approvals() == ()
+        assert [await runtime.resolve_approval(id, True) for id in ids] == [False, False]
+    check_requests(snapshot)
+    assert outcomes(e.event for e in snapshot.events) == ["cancelled", "cancelled"]
+    assert results(history_of(snapshot)) == {"c1": ("runtime restarted", True), "c2": ("runtime restarted", True)}
+    end = snapshot.events[-1].event
+    assert (end.reason, [steer.message.text for steer in end.undelivered_steers]) == ("runtime_restart", ["and this"])
+    assert deed.runs == []
+    async with rt.open_runtime(store=left) as runtime:
+        again = await runtime.load_thread(scene.id)
+    assert again is not None
+    assert again.events == snapshot.events
+
+
+async def test_after_a_kill_behind_the_answer_the_call_is_not_run_again(autojump_clock: Clock) -> None:
+    store = stores.MemoryThreadStore()
+
+    class Dies(Deed):
+        async def run(self, context: rt.ToolContext, arguments: Any) -> rt.ToolOutput:
+            self.left = await as_if_killed(store, context.thread_id)
+            return await super().run(context, arguments)
+
+    deed = Dies()
+    async with consenting(tools=[deed], store=store) as scene:
+        turn_id, approval_id = await pending_on(scene)
+        await scene.runtime.resolve_approval(approval_id, True)
+        await scene.wait(turn_id)
+    async with rt.open_runtime(store=deed.left, tools=[deed]) as runtime:
+        snapshot = await runtime.load_thread(scene.id)
+    assert snapshot is not None
+    check_requests(snapshot)
+    assert outcomes(e.event for e in snapshot.events) == ["approved"]
+    assert results(history_of(snapshot)) == {"c1": ("runtime restarted", True)}
+    assert deed.runs == ["c1"]
+
+
+async def test_a_crash_of_the_actor_cancels_what_waits_for_consent(autojump_clock: Clock) -> None:
+    async def explode(number: int, thread_id: str, records: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        if getattr(getattr(records[0], "event", None), "item", None) == transcript.UserMessage("boom"):
+            raise ZeroDivisionError("a bug")
+
+    store = testing.FaultyStore(stores.MemoryThreadStore(), before=explode)
+    async with consenting(tools=[Deed()], store=store) as scene:
+        turn_id, approval_id = await pending_on(scene)
+        with pytest.raises(rt.ActorCrashed):
+            await scene.runtime.persist_turn_item(scene.id, "bare", transcript.UserMessage("boom"))
+        assert scene.runtime.pending_approvals() == ()
+        assert await scene.runtime.resolve_approval(approval_id, True) is False
+        outcome = await scene.wait(turn_id)
+        assert (outcome.status, outcome.reason) == ("interrupted", "runtime_restart")
+        assert outcomes(scene.happened) == ["cancelled"]
+        await settled(scene)
+
+
+async def test_a_turn_that_asked_can_be_followed_by_one_that_asks_for_the_same_call(autojump_clock: Clock) -> None:
+    async with consenting(CHANGE, DONE_STEP, CHANGE, DONE_STEP, tools=[Deed()]) as scene:
+        for turn in (1, 2):
+            turn_id = await scene.start()
+            approval_id = (await asked(scene, turn))[-1]
+            assert await scene.runtime.resolve_approval(approval_id, True)
+            await scene.wait(turn_id)
+        assert len({event.call_id for event in scene.of(events.ApprovalRequested)}) == 2
+        await settled(scene)
+
+
+async def test_a_policy_that_asks_is_heard_and_its_reason_is_shown(autojump_clock: Clock) -> None:
+    see, says = Deed("see", ["read"]), Says("ask", "it looks odd")
+    async with consenting(calling(("c1", "see")), DONE_STEP, tools=[see], policies=[says]) as scene:
+        turn_id, approval_id = await pending_on(scene)
+        (requested,) = scene.of(events.ApprovalRequested)
+        assert requested.reason == "it looks odd"
+        assert await scene.runtime.resolve_approval(approval_id, True)
+        await scene.wait(turn_id)
+        assert (see.runs, [call_id for call_id, _ in says.asked]) == (["c1"], ["c1"])
+
+
+async def test_consent_is_asked_for_inside_an_engines_stream_too(autojump_clock: Clock) -> None:
+    class RunsTools(rt.InferenceEngine):
+        id = "inside"
+        default_model = "m"
+        capabilities = rt.InferenceCapabilities.agent()
+
+        def stream_turn(self, context: Any, request: Any) -> Any:
+            return _Inside(context)
+
+    class _Inside:
+        def __init__(self, context: Any) -> None:
+            self.context, self.parts = context, [*DONE_STEP]
+
+        async def __aenter__(self) -> Any:
+            return self
+
+        async def __aexit__(self, *error: object) -> None:
+            await trio.lowlevel.checkpoint()
+
+        def __aiter__(self) -> Any:
+            return self
+
+        async def __anext__(self) -> Any:
+            if len(self.parts) == 2:
+                self.result = await self.context.run_tool(transcript.ToolCall("c1", "change", "{}"))
+            return self.parts.pop(0)
+
+    deed = Deed()
+    async with (
+        rt.open_runtime(
+            engines=[RunsTools()], tools=[deed], config=rt.RuntimeConfig(policy_mode="default", default_model="m")
+        ) as runtime,
+    ):
+        thread_id = (await runtime.create_thread()).thread_id
+        async with runtime.subscribe_events(thread_id=thread_id) as subscription:
+            scene = Scene(runtime, None, thread_id, subscription)
+            turn_id, approval_id = await pending_on(scene)
+            assert await runtime.resolve_approval(approval_id, True)
+            assert (await scene.wait(turn_id)).status == "completed"
+            assert deed.runs == ["c1"]
+            await settled(scene)
