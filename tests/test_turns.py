@@ -221,8 +221,8 @@ async def test_a_call_of_an_unknown_tool_gets_an_error_result_and_another_round(
             transcript.ReasoningSummary("hm"),
             transcript.ToolCall("c1", "look", '{"a":1}'),
             transcript.ToolCall("c2", "see", "{}"),
-            transcript.ToolResult("c1", "look", "unknown tool: look", is_error=True),
-            transcript.ToolResult("c2", "see", "unknown tool: see", is_error=True),
+            transcript.ToolResult("c1", "look", "unknown_tool: there is no tool 'look'", is_error=True),
+            transcript.ToolResult("c2", "see", "unknown_tool: there is no tool 'see'", is_error=True),
         ]
         assert list(scene.engine.requests[1].transcript) == history[:-1]
         assert well_paired(history)
@@ -274,7 +274,7 @@ async def test_each_run_of_text_is_one_item_in_order(autojump_clock: trio.testin
             transcript.AssistantMessage("last"),
             transcript.ProviderMetadata({"a": 1}),
             transcript.ToolCall("c1", "look", "{}"),
-            transcript.ToolResult("c1", "look", "unknown tool: look", is_error=True),
+            transcript.ToolResult("c1", "look", "unknown_tool: there is no tool 'look'", is_error=True),
         ]
         at_once = [kinds for kinds in store.appended if kinds == ["turn.item_appended"]]
         assert len(at_once) == 4 + 1  # four runs that the stream moved on from, and the result
