@@ -4,7 +4,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import attrs
 import trio
@@ -23,6 +23,26 @@ from roder_trio.schema.turn import DrainOutcome, OutputOptions, TurnOutcome
 Images = Sequence[Image | str]
 
 
+class _TextKeywords(TypedDict, total=False):
+    provider: str | None
+    model: str | None
+    reasoning: str | None
+    workspace: str | None
+    instructions: str | None
+    developer_context: str | None
+    service_tier: str | None
+
+
+class TurnKeywords(_TextKeywords, total=False):
+    """What one turn may be asked for; None, or left out, is the thread's own, else the runtime's.
+
+    `provider`, `model`, `reasoning` and `workspace` override the thread's; `instructions` is the system text and
+    `developer_context` stands behind the stable prefix; both, `service_tier` and `output` are never stored.
+    """
+
+    output: OutputOptions | None
+
+
 class TurnMethods(Base):
     """What can be done with turns."""
 
@@ -32,14 +52,7 @@ class TurnMethods(Base):
         message: str,
         *,
         images: Images = (),
-        provider: str | None = None,
-        model: str | None = None,
-        reasoning: str | None = None,
-        workspace: str | None = None,
-        instructions: str | None = None,
-        developer_context: str | None = None,
-        service_tier: str | None = None,
-        output: OutputOptions | None = None,
+        **options: Unpack[TurnKeywords],
     ) -> str:
         """Begin a turn and return its id, once its opening is stored.
 
@@ -48,8 +61,8 @@ class TurnMethods(Base):
         RuntimeDraining, ThreadNotFound, ThreadFailed, EmptyMessage, BadWorkspace, UnknownProvider, UnsupportedOption,
         ThreadBusy that names the running turn, StorageError.
         """
-        options = _options(provider, model, reasoning, workspace, instructions, developer_context, service_tier, output)
-        return await self._start(thread_id, new_id(), _message(message, images), options)
+        chosen = _options(**options)
+        return await self._start(thread_id, new_id(), _message(message, images), chosen)
 
     async def run_turn(
         self,
@@ -57,15 +70,8 @@ class TurnMethods(Base):
         message: str,
         *,
         images: Images = (),
-        provider: str | None = None,
-        model: str | None = None,
-        reasoning: str | None = None,
-        workspace: str | None = None,
-        instructions: str | None = None,
-        developer_context: str | None = None,
-        service_tier: str | None = None,
-        output: OutputOptions | None = None,
         output_type: Any = None,
+        **options: Unpack[TurnKeywords],
     ) -> TurnOutcome:
         """Run a turn to its end and return how it ended; a failed turn is an outcome, not an exception.
 
@@ -75,10 +81,10 @@ class TurnMethods(Base):
         schema.
         """
         form = None if output_type is None else output_form(output_type)
-        options = _options(provider, model, reasoning, workspace, instructions, developer_context, service_tier, output)
+        chosen = _options(**options)
         turn_id = new_id()
         try:
-            await self._start(thread_id, turn_id, _message(message, images), options, form)
+            await self._start(thread_id, turn_id, _message(message, images), chosen, form)
             return await self.wait_turn(thread_id, turn_id)
         except trio.Cancelled:
             await self._abandon(thread_id, turn_id)
@@ -91,14 +97,7 @@ class TurnMethods(Base):
         message: str,
         *,
         images: Images = (),
-        provider: str | None = None,
-        model: str | None = None,
-        reasoning: str | None = None,
-        workspace: str | None = None,
-        instructions: str | None = None,
-        developer_context: str | None = None,
-        service_tier: str | None = None,
-        output: OutputOptions | None = None,
+        **options: Unpack[TurnKeywords],
     ) -> AsyncIterator[Turn]:
         """Run a turn while the block is open, like a nursery: a normal exit waits for the turn's end.
 
@@ -106,13 +105,13 @@ class TurnMethods(Base):
         that leaves the block interrupts the turn first and waits for its end, at most `turn_exit_grace`. Raises as
         `start_turn`.
         """
-        options = _options(provider, model, reasoning, workspace, instructions, developer_context, service_tier, output)
+        chosen = _options(**options)
         self._check_open()
         turn_id = new_id()
         with self._core.broadcast.subscribed(Filter(thread_id, turn_id)) as events:
             handle = Turn(thread_id, turn_id, events)
             try:
-                await self._start(thread_id, turn_id, _message(message, images), options)
+                await self._start(thread_id, turn_id, _message(message, images), chosen)
                 yield handle
                 handle.end(await self.wait_turn(thread_id, turn_id))
             except BaseException:
@@ -214,25 +213,7 @@ def _message(text: str, images: Images) -> UserMessage:
     return UserMessage(text, tuple(image if isinstance(image, Image) else Image(image) for image in images))
 
 
-def _options(
-    provider: str | None,
-    model: str | None,
-    reasoning: str | None,
-    workspace: str | None,
-    instructions: str | None,
-    developer_context: str | None,
-    service_tier: str | None,
-    output: OutputOptions | None,
-) -> c.TurnOptions:
+def _options(*, output: OutputOptions | None = None, **options: Unpack[_TextKeywords]) -> c.TurnOptions:
     if output is not None and not isinstance(output, OutputOptions):
         raise TypeError(f"output must be OutputOptions, not {type(output).__name__}")
-    return c.TurnOptions(
-        provider=provider,
-        model=model,
-        reasoning=reasoning,
-        workspace=workspace,
-        instructions=instructions,
-        developer_context=developer_context,
-        service_tier=service_tier,
-        output=output or OutputOptions(),
-    )
+    return c.TurnOptions(output=output or OutputOptions(), **options)
