@@ -23,7 +23,38 @@ EXPECTED = {
         "completed",
         "total_tokens=30",
     ],
+    "coding_agent.py": [
+        "grep {",
+        "read_file {",
+        "edit {",
+        "write_file {",
+        "It has a test now.",
+        "-    return sum(numbers) / len(number)\n",
+        "+    return sum(numbers) / len(numbers)\n",
+        "+++ after/tests/test_mean.py",
+        "+    assert mean([1, 2, 3]) == 2",
+    ],
+    "approval.py": [
+        "the model hears: sent 19 characters to ada@example.org",
+        "the model hears: approval denied",
+        "Eve was not allowed.",
+    ],
+    "structured_output.py": [
+        "Receipt(shop='Corner', currency='EUR', items=[Item(name='bread', cents=320)])",
+        "320 cents in EUR; TokenUsage(prompt_tokens=120,",
+        "Read this receipt.",
+        "- $.currency: enum:",
+        "- $.items[0].cents: type:",
+    ],
+    "side_by_side.py": [
+        ": We ",
+        "optimist (completed): We would swim before work.",
+        "sceptic (completed): Sand gets into every keyboard.",
+        "clerk (completed): Twice the rent, half the desks.",
+        "3 agents, 78 tokens",
+    ],
 }
+SHORT = ["coding_agent.py", "approval.py", "structured_output.py", "side_by_side.py"]
 
 
 def run_example(name: str, folder: Path) -> str:
@@ -45,6 +76,25 @@ def test_an_example_runs_and_shows_what_it_promises(name: str, tmp_path: Path) -
     for words in EXPECTED[name]:
         assert words in rest, printed
         rest = rest.partition(words)[2]
+
+
+def test_agents_side_by_side_have_all_begun_before_one_ends(tmp_path: Path) -> None:
+    printed = run_example("side_by_side.py", tmp_path)
+    firsts, lasts = (": We ", ": Sand ", ": Twice "), (": work. ", ": keyboard. ", ": desks. ")
+    assert max(map(printed.index, firsts)) < min(map(printed.index, lasts))
+
+
+def test_consent_is_asked_for_each_call(tmp_path: Path) -> None:
+    printed = run_example("approval.py", tmp_path)
+    assert re.search(r"ada@example\.org.*: approved\n", printed)
+    assert re.search(r"eve@elsewhere\.example.*: denied\n", printed)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_an_example_is_short_and_says_how_to_use_a_real_model(name: str) -> None:
+    text = (EXAMPLES / name).read_text("utf-8")
+    assert len(text.splitlines()) < 70
+    assert f"OPENAI_API_KEY=... python {name} openai" in text
 
 
 def test_the_readme_shows_the_quickstart_as_it_is() -> None:
