@@ -1,8 +1,9 @@
-"""Restarting what crashed, a bounded number of times."""
+"""Restarting what crashed, a bounded number of times; and what is meant by a group of exceptions."""
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -23,6 +24,19 @@ def flatten(error: BaseException) -> BaseException:
         meant = [inner for inner in error.exceptions if not isinstance(inner, trio.Cancelled)]
         error = (meant or list(error.exceptions))[0]
     return error
+
+
+@contextmanager
+def cancel_alone() -> Iterator[None]:
+    """Let a cancel from outside pass without the errors that a nursery of foreign code collected beside it."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        errors, rest = group.split(Exception)
+        if errors is None or rest is None:
+            raise
+        log.warning("errors of what was cancelled are dropped", exc_info=errors)
+        raise rest from None
 
 
 async def supervise(name: str, run: Callable[[], Awaitable[None]]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import attrs
 import trio
 
+from roder_trio.actors._supervisor import cancel_alone
 from roder_trio.codec.text import REFUSALS, dump, plain_object
 from roder_trio.ports import Hook, Policy
 from roder_trio.schema.config import Deadlines
@@ -120,7 +121,7 @@ class Hooks:
     async def _ask(self, hook: Hook, point: str, ask: Callable[[], Awaitable[Any]], tell: Tell) -> Any:
         message = f"it took longer than {self._seconds:g} s"
         try:
-            with trio.move_on_after(self._seconds):
+            with cancel_alone(), trio.move_on_after(self._seconds):
                 return await ask()
         except Exception as error:  # what a nursery raises may come with a Cancelled that the scope takes out
             log.warning("a hook failed at %s", point, exc_info=error)
@@ -150,7 +151,7 @@ class Policies:
     ) -> Verdict | None:
         name = type(policy).__name__
         try:
-            with trio.move_on_after(self._seconds):
+            with cancel_alone(), trio.move_on_after(self._seconds):
                 verdict = await policy.decide(context, spec, copy.deepcopy(arguments))
                 if verdict is None or isinstance(verdict, Verdict):
                     return verdict

@@ -6,7 +6,7 @@ import attrs
 import trio
 
 from roder_trio.actors._services import envelope
-from roder_trio.actors._supervisor import flatten
+from roder_trio.actors._supervisor import cancel_alone, flatten
 from roder_trio.actors.broadcast import EventBroadcast, Filter, Subscription
 from roder_trio.ports import EventSink
 from roder_trio.schema.event import EventEnvelope, SinkFailed
@@ -66,7 +66,7 @@ class Sinks:
     async def _emit(self, sink: EventSink, event: EventEnvelope) -> str | None:
         """Give one event to one sink; return why it failed, or None."""
         try:
-            with trio.move_on_after(self._seconds) as scope:
+            with cancel_alone(), trio.move_on_after(self._seconds) as scope:
                 await sink.emit(event)
         except Exception as raised:
             error = flatten(raised)

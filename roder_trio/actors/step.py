@@ -6,7 +6,7 @@ import trio
 from roder_trio.actors._job import JobPort
 from roder_trio.actors._services import new_id
 from roder_trio.actors._stream import StreamReader
-from roder_trio.actors._supervisor import flatten
+from roder_trio.actors._supervisor import cancel_alone, flatten
 from roder_trio.actors._turn import TurnFailure, TurnScope
 from roder_trio.actors.compaction import find_failure, idle_failure
 from roder_trio.errors import ProviderFailure, ProviderFailureKind, StorageError
@@ -73,7 +73,7 @@ class SamplingStep:
         scope.publish(InferenceStarted(attempt.attempt_id, attempt.provider, attempt.model))
         raised: Exception | None = None
         try:
-            with scope.job.signal.watch() as steered:
+            with cancel_alone(), scope.job.signal.watch() as steered:
                 try:
                     await self._reader.read(scope.engine.stream_turn(context, request), self._taker.take)
                 finally:

@@ -21,6 +21,7 @@ from roder_trio.actors._job import Job
 from roder_trio.actors._log import ThreadLog
 from roder_trio.actors._runner import Runner, make_runner
 from roder_trio.actors._services import Services, utc_now
+from roder_trio.actors._supervisor import cancel_alone
 from roder_trio.errors import ActorCrashed, AppendOutcomeUnknown, RoderTrioError, StorageError
 from roder_trio.logic.thread.decide import answer_of_no_thread, decide
 from roder_trio.logic.thread.draft import Draft, Stamped
@@ -281,7 +282,8 @@ class ThreadActor:
 
     async def _run_job(self, job: Job, runner: Runner) -> None:
         """Run a job and give its last word to this incarnation; if it can't be taken, hydration closes the turn."""
-        outcome = await runner.run()
+        with cancel_alone():
+            outcome = await runner.run()
         with suppress(ActorCrashed):
             await self._port.deliver(c.JobEnded(job.turn_id, outcome))
 

@@ -18,6 +18,7 @@ import trio
 
 from roder_trio.actors._job import JobPort
 from roder_trio.actors._services import Services, new_id
+from roder_trio.actors._supervisor import cancel_alone
 from roder_trio.codec.text import REFUSALS, plain
 from roder_trio.logic import policy as consent
 from roder_trio.logic.tool import arguments as rules
@@ -61,7 +62,7 @@ class _Call:
     arguments: Mapping[str, Any] = attrs.field(factory=dict)
     output: ToolOutput | None = None
     result: ToolResult | None = None
-    prepared: trio.Event = attrs.field(factory=trio.Event)
+    prepared: bool = False
     finished: trio.Event = attrs.field(factory=trio.Event)
 
 
@@ -83,6 +84,8 @@ class ToolBatch:
     """When a recorded cause told the turn to end, in trio's time; infinite if none did."""
     _entries: list[_Call] = attrs.field(init=False, factory=list)
     _stored: int = attrs.field(init=False, default=0)
+    _changed: trio.Event = attrs.field(init=False, factory=trio.Event)
+    """Set, and made anew, when a call is prepared."""
 
     async def run(self) -> tuple[ToolResult, ...]:
         """Run all calls and store their results; returns them in call order. Raises StorageError.
@@ -109,26 +112,23 @@ class ToolBatch:
         return tool is not None and tool.spec.concurrency == "exclusive"
 
     async def _run_group(self, group: Sequence[_Call]) -> None:
-        """Run neighbours side by side, as many as may; each as soon as nothing keeps it waiting."""
-        send, receive = trio.open_memory_channel[_Call](len(group))
+        """Run neighbours side by side, as many as may; each as soon as nothing keeps it waiting, in model order."""
+        waiting = list(group)
         async with trio.open_nursery() as nursery:
             for _ in range(min(len(group), self.services.config.max_parallel_tools)):
-                nursery.start_soon(self._work, receive.clone())
-            receive.close()
-            async with send, trio.open_nursery() as feeders:
-                for entry in group:
-                    feeders.start_soon(self._feed, entry, send)
+                nursery.start_soon(self._work, waiting)
 
-    async def _feed(self, entry: _Call, send: "trio.MemorySendChannel[_Call]") -> None:
-        await entry.prepared.wait()
-        await send.send(entry)
-
-    async def _work(self, receive: "trio.MemoryReceiveChannel[_Call]") -> None:
-        async with receive:
-            async for entry in receive:
-                if entry.output is None:
-                    entry.output = await self._run(entry)
-                self._finish(entry, entry.output)
+    async def _work(self, waiting: list[_Call]) -> None:
+        await trio.lowlevel.checkpoint()  # what is prepared without waiting, in an order of trio's, is prepared then
+        while waiting:
+            entry = next((entry for entry in waiting if entry.prepared), None)
+            if entry is None:
+                await self._changed.wait()
+                continue
+            waiting.remove(entry)
+            if entry.output is None:
+                entry.output = await self._run(entry)
+            self._finish(entry, entry.output)
 
     async def _store_in_order(self) -> None:
         for entry in self._entries:
@@ -144,7 +144,9 @@ class ToolBatch:
         refusal = await self._settle(entry)
         if refusal is not None:
             entry.output = ToolOutput(refusal, is_error=True)
-        entry.prepared.set()
+        entry.prepared = True
+        self._changed.set()
+        self._changed = trio.Event()
 
     async def _settle(self, entry: _Call) -> str | None:
         """Return why the call isn't run; None if it is."""
@@ -260,7 +262,7 @@ class ToolBatch:
         output: object = None
         scope = trio.CancelScope(deadline=began + limit)
         try:
-            with scope:
+            with cancel_alone(), scope:
                 output = await tool.run(self._context(entry), copy.deepcopy(entry.arguments))
         except Exception as error:  # what a tool's nursery raises may come with a Cancelled that the scope takes out
             log.warning("the tool %s failed", tool.spec.name, exc_info=error)
