@@ -255,7 +255,7 @@ class TurnJob:
     def _sort_calls(self, step: Step) -> SortedCalls:
         """Give the step's calls the ids under which they are stored; what the step leaves is changed to match."""
         try:
-            sorted_calls = self._calls.sort(step.calls.values())
+            sorted_calls = self._calls.sort((*step.calls.values(), *step.repeated))
         except ProviderFailure as failure:
             said = tuple(item for item in self._leftover if not isinstance(item, ToolCall | ProviderMetadata))
             raise TurnFailure(str(failure), failure.kind.value, said) from failure

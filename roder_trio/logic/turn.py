@@ -54,6 +54,8 @@ class Step:
     ran_hosted_calls: bool = False
     held: list[ProviderMetadata] = attrs.field(factory=list)
     calls: dict[str, ToolCall] = attrs.field(factory=dict)
+    repeated: list[ToolCall] = attrs.field(factory=list)
+    """Calls under an id that an earlier one of the step has."""
     _boundaries: list[Mapping[str, Any]] = attrs.field(factory=list)
     _parts: list[str] = attrs.field(factory=list)
     answer: str = ""
@@ -76,7 +78,9 @@ class Step:
                 return self.end_run()
             case inference.ToolCallCompleted(id, name, arguments):
                 self._check_call(id)
-                self.calls.setdefault(id, ToolCall(id, name, arguments))
+                call = ToolCall(id, name, arguments)
+                if self.calls.setdefault(id, call) is not call:
+                    self.repeated.append(call)
                 return self.end_run()
             case inference.HostedToolCallStarted():
                 self.ran_hosted_calls = True
