@@ -11,7 +11,7 @@ import trio.testing
 
 import roder_trio as rt
 from roder_trio import events, inference, stores, testing
-from roder_trio.logic.output import GOES_ON
+from roder_trio.logic.output import NOT_THE_END
 from roder_trio.providers.scripted import NEVER_ENDS
 from roder_trio.schema.inference import OutputRequest
 from tests.answer_support import (
@@ -170,7 +170,7 @@ async def test_a_step_that_a_steer_follows_is_not_judged(
         history = await scene.history()
         assert repairs(history) == []
         assert choices(scene) == [FREE, FREE]
-        assert results(history).get("f1", (GOES_ON, True)) == (GOES_ON, True)
+        assert results(history).get("f1", (NOT_THE_END, True)) == (NOT_THE_END, True)
         assert texts(scene.engine.requests[1].transcript)[-1] == "and this"
 
 
@@ -202,7 +202,7 @@ async def test_a_steer_during_the_other_calls_of_an_answers_step_is_answered() -
             look.go.set()
         assert (outcomes[0].output, outcomes[0].undelivered_steers) == (Count(2), ())
         history = await scene.history()
-        assert results(history) == {"c1": ("seen", False), "f1": (GOES_ON, True), "f2": ("accepted", False)}
+        assert results(history) == {"c1": ("seen", False), "f1": (NOT_THE_END, True), "f2": ("accepted", False)}
         assert "and this" in texts(scene.engine.requests[1].transcript)
         check_log(await scene.snapshot())
 
@@ -225,7 +225,7 @@ async def test_a_step_after_which_the_provider_wants_another_is_not_judged(
         assert (await scene.run(output_type=Count)).output == Count(2)
         history = await scene.history()
         assert choices(scene) == [FREE, FREE]
-        assert results(history).get("f1", (GOES_ON, True)) == (GOES_ON, True)
+        assert results(history).get("f1", (NOT_THE_END, True)) == (NOT_THE_END, True)
         check_log(await scene.snapshot())
 
 

@@ -14,11 +14,12 @@ from roder_trio.schema.transcript import ToolCall, ToolResult, TranscriptItem
 
 @attrs.frozen
 class Accepted:
-    """The answer fits; `items` are what the final append holds of the step."""
+    """The answer fits: what the final append holds of the step, and what is stored if the turn goes on after all."""
 
     value: Any
     text: str
     items: tuple[TranscriptItem, ...]
+    otherwise: tuple[TranscriptItem, ...]
 
 
 @attrs.frozen
@@ -79,7 +80,8 @@ class StructuredAnswer:
         items = (*kept, *given, *rules.not_taken(given[:-1], rules.REPLACED))
         if not answer.violations:
             accepted = tuple(ToolResult(call.id, call.name, rules.ACCEPTED) for call in given[-1:])
-            return Accepted(answer.value, text, (*items, *accepted))
+            otherwise = (*items, *rules.not_taken(given[-1:], rules.NOT_THE_END))
+            return Accepted(answer.value, text, (*items, *accepted), otherwise)
         return self._repair(answer.violations, (*items, *rules.not_taken(given[-1:], rules.INVALID)))
 
     def _repair(self, violations: tuple[str, ...], items: tuple[TranscriptItem, ...]) -> Again:

@@ -19,7 +19,7 @@ from roder_trio.actors._supervisor import flatten
 from roder_trio.actors._turn import TurnFailure, TurnScope
 from roder_trio.actors.step import SamplingStep, sampling_attempt
 from roder_trio.errors import ActorCrashed, AppendOutcomeUnknown, ProviderFailure, StorageError
-from roder_trio.logic.output import GOES_ON, not_taken, takes_format
+from roder_trio.logic.output import NOT_THE_END, not_taken, takes_format
 from roder_trio.logic.retry import RetrySeries
 from roder_trio.logic.tool.ids import SortedCalls
 from roder_trio.logic.turn import Extras, Step, next_request
@@ -223,22 +223,23 @@ class TurnJob:
                 return False
         steered = self._answer is not None and self._is_steered()
         if steered or step.forces_round or sorted_calls.replayed:
-            self._leftover = (*self._leftover, *given, *not_taken(given, GOES_ON))
+            self._leftover = (*self._leftover, *given, *not_taken(given, NOT_THE_END))
             await self._next_round(sampled, StepEnded(turn_id, self._leftover))
             return False
         return await self._finish(sampled, given)
 
     async def _finish(self, sampled: SamplingStep, given: tuple[ToolCall, ...]) -> bool:
         """End the turn with its answer; False if it goes on: for a steer, or for an answer that must be given again."""
-        scope, step, output = self.scope, sampled.step, None
+        scope, step, items, output = self.scope, sampled.step, self._leftover, None
         if self._answer is not None:
             verdict = self._answer.judge(step, given, self._leftover)
-            self._leftover = verdict.items
             if isinstance(verdict, Again):
+                self._leftover = verdict.items
                 await self._next_round(sampled, StepEnded(scope.turn_id, self._leftover))
                 return False
-            output = verdict
-        answer = await self._report_step(FinalStep(scope.turn_id, self._leftover, step.finish_reason, output))
+            items, self._leftover, output = verdict.items, verdict.otherwise, verdict
+        report = FinalStep(scope.turn_id, items, step.finish_reason, output, otherwise=self._leftover)
+        answer = await self._report_step(report)
         if answer is None:
             return True
         scope.view = answer

@@ -23,7 +23,7 @@ FORCED: Final = ToolChoice("specific", FINAL_ANSWER)
 ACCEPTED: Final = "accepted"
 INVALID: Final = "invalid output"
 REPLACED: Final = "not taken: a later call of the same step gave the answer"
-GOES_ON: Final = "not taken: the turn goes on; give the answer again when all else is done"
+NOT_THE_END: Final = "not taken: the turn did not end with it; give the answer again when all else is done"
 LACKING: Final = ("the answer was not given: call the tool final_answer",)
 """The violations of a step that had to call `final_answer` and did not."""
 _UNFINISHED: Final = frozenset({"length", "content_filter", "refusal"})

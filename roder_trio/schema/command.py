@@ -269,6 +269,8 @@ class FinalStep:
     finish_reason: str | None
     output: Any = None
     """The structured answer that was accepted."""
+    otherwise: tuple[TranscriptItem, ...] | None = None
+    """What is stored if it doesn't end the turn; None: `items`."""
 
 
 @attrs.frozen

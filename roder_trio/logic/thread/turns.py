@@ -126,15 +126,16 @@ def take_steers(state: ThreadState, report: TakeSteers, facts: Facts) -> Decisio
 
 def step_ended(state: ThreadState, report: StepEnded, facts: Facts) -> Decision:
     """Close a step that another round follows."""
-    drafts = (*_left_by_step(state, report), DiscardOpen(report.turn_id), *_steers(state, facts))
+    drafts = (*_left_by_step(state, report.turn_id, report.items), DiscardOpen(report.turn_id), *_steers(state, facts))
     return Decision(drafts, reply=VIEW)
 
 
 def final_step(state: ThreadState, report: FinalStep, facts: Facts) -> Decision:
     """Close a step that ends the turn, unless a steer or an interrupt came first."""
-    drafts = _left_by_step(state, report)
     if facts.cause is not None or undelivered(state):
+        drafts = _left_by_step(state, report.turn_id, report.items if report.otherwise is None else report.otherwise)
         return Decision((*drafts, DiscardOpen(report.turn_id), *_steers(state, facts)), reply=VIEW)
+    drafts = _left_by_step(state, report.turn_id, report.items)
     completed = TurnCompleted(_usage(report.turn_id, facts), report.finish_reason)
     ending = (DiscardOpen(report.turn_id, hosted=True), *at_turn_end(state, facts, completed))
     return Decision((*drafts, *ending, Emit(completed, report.turn_id)), (EndTurn(report.turn_id),), finishing=True)
@@ -227,12 +228,12 @@ def undelivered(state: ThreadState) -> tuple[SteerAccepted, ...]:
     return () if state.open_turn is None else tuple(state.open_turn.steers)
 
 
-def _left_by_step(state: ThreadState, report: StepEnded | FinalStep) -> tuple[Draft, ...]:
+def _left_by_step(state: ThreadState, turn_id: str, items: tuple[TranscriptItem, ...]) -> tuple[Draft, ...]:
     """Return what a step leaves; a call that the engine ran inside its stream and left open gets its result first."""
     calls = () if state.open_turn is None else state.open_turn.calls.values()
-    answered = {item.id for item in report.items if isinstance(item, ToolResult)}
+    answered = {item.id for item in items if isinstance(item, ToolResult)}
     cut = [ToolResult(c.id, c.name, "interrupted", is_error=True) for c in calls if c.id not in answered]
-    return _appended(report.turn_id, (*cut, *report.items))
+    return _appended(turn_id, (*cut, *items))
 
 
 def _appended(turn_id: str, items: Iterable[TranscriptItem]) -> tuple[Draft, ...]:
