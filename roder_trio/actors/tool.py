@@ -133,8 +133,8 @@ class ToolBatch:
     async def _store_in_order(self) -> None:
         for entry in self._entries:
             await entry.finished.wait()
-            if entry.result is not None:
-                await self.port.report(ItemsDone(self.plan.turn_id, (entry.result,)))
+            assert entry.result is not None
+            await self.port.report(ItemsDone(self.plan.turn_id, (entry.result,)))
             self._stored += 1
 
     # -- before it runs ----------------------------------------------------------------------------------------------
