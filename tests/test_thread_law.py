@@ -16,10 +16,15 @@ from roder_trio.schema import command as c
 from roder_trio.schema import inference, item
 from roder_trio.schema.event import (
     TERMINAL_EVENTS,
+    ApprovalRequested,
+    ApprovalResolved,
     ContextCompactionFailed,
     ContextCompactionStarted,
     EventEnvelope,
+    ExternalToolRequested,
+    ExternalToolResolved,
     ThreadMetadataChanged,
+    ToolArgumentsRewritten,
     TranscriptItemAppended,
     TurnInterrupted,
     UsageRecorded,
@@ -34,10 +39,13 @@ from roder_trio.schema.item import (
     ItemStatus,
     ThreadItemEvent,
 )
+from roder_trio.schema.policy import ApprovalOutcome, PolicyMode
+from roder_trio.schema.tool import ToolOutput, ToolSpec
 from roder_trio.schema.transcript import (
     AssistantMessage,
     ErrorNote,
     ProviderMetadata,
+    ToolCall,
     ToolResult,
     UserMessage,
 )
@@ -76,6 +84,12 @@ patches = st.builds(
 )
 changes = st.builds(ThreadMetadataChanged, provider=st.sampled_from(["one", None]), labels=st.just({"a": "b"}))
 models = st.sampled_from(["m", "n"])
+specs = st.sampled_from(
+    [
+        ToolSpec(name=effect, description="", parameters={"type": "object"}, effects={effect})
+        for effect in ("read", "network", "write")
+    ]
+)
 seldom = st.sampled_from([False] * 7 + [True])
 of_hosts = st.one_of(
     patches,
@@ -92,7 +106,7 @@ class FoldIsLive(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.desk = Desk()
+        self.desk = Desk(policy_mode=PolicyMode.DEFAULT)
         self.step = Step("one")
         self.count = 0
 
@@ -196,6 +210,54 @@ class FoldIsLive(RuleBasedStateMachine):
             self.do(c.ToolResultsDone(self.turn_id, results), False)
 
     @precondition(is_open)
+    @rule(how=st.sampled_from(["consent", "consent", "host", "rewrite"]), spec=specs, new=st.booleans(), fails=seldom)
+    def call_asks(self, how: str, spec: ToolSpec, new: bool, fails: bool) -> None:
+        turn, turn_id = self.desk.state.open_turn, self.turn_id
+        assert turn is not None
+        if new or not turn.calls:
+            self.do(c.StepEnded(turn_id, (ToolCall(self.fresh("c"), spec.name, "{}"),)), False)
+        call_id, before = list(turn.calls)[-1], list(turn.pending)
+        if how == "rewrite":
+            self.do(c.RecordToolEvents(turn_id, (ToolArgumentsRewritten(call_id, "{}", "hook"),)), fails)
+        elif how == "host":
+            request = c.RequestExternal(
+                turn_id=turn_id, request_id=self.fresh("x"), call_id=call_id, name=spec.name, arguments="{}"
+            )
+            self.do(request, fails)
+            assert len(turn.pending) - len(before) == (not fails and self.desk.cause is None)
+        else:
+            asks = c.RequestApproval(
+                turn_id=turn_id, approval_id=self.fresh("p"), call_id=call_id, arguments="{}", spec=spec
+            )
+            ruling = self.do(asks, fails)
+            stored = not fails and self.desk.cause is None and ruling.decision.value == "ask"
+            assert list(turn.pending) == [*before, *[asks.approval_id] * stored]
+
+    @rule(which=st.integers(0, 3), of_host=st.booleans(), approved=st.booleans(), fails=seldom)
+    def answer(self, which: int, of_host: bool, approved: bool, fails: bool) -> None:
+        turn = self.desk.state.open_turn
+        known = [] if turn is None else [*turn.pending, *self.resolved(self.desk)]
+        if which >= len(known):
+            return
+        id, kind = known[which], ExternalToolRequested if of_host else ApprovalRequested
+        waits = turn is not None and isinstance(turn.pending.get(id), kind) and self.desk.cause is None
+        outcome = ApprovalOutcome.APPROVED if approved else ApprovalOutcome.DENIED
+        answer = c.ResolveExternal(id, output=ToolOutput("x")) if of_host else c.ResolveApproval(id, outcome)
+        assert self.do(answer, fails) is waits
+
+    @rule(mode=st.sampled_from(PolicyMode), own=st.booleans(), fails=seldom)
+    def mode_changes(self, mode: PolicyMode, own: bool, fails: bool) -> None:
+        if not own:
+            self.desk.given["policy_mode"] = mode
+        self.do(c.ChangePolicy(mode if own else None), fails)
+
+    def resolved(self, desk: Desk) -> list[str]:
+        """The ids of all requests that have an answer, in the order of the answers."""
+        found = (getattr(event, "approval_id", None) or getattr(event, "request_id", None) for event in desk.events
+                 if isinstance(event, ApprovalResolved | ExternalToolResolved))  # fmt: skip
+        return [id for id in found if id is not None]
+
+    @precondition(is_open)
     @rule(preempted=st.booleans(), fails=seldom)
     def step_without_calls(self, preempted: bool, fails: bool) -> None:
         turn = self.desk.state.open_turn
@@ -204,7 +266,7 @@ class FoldIsLive(RuleBasedStateMachine):
         if preempted:
             self.do(c.StepEnded(self.turn_id, self.step.unfinished()), fails)
             self.do(c.TakeSteers(self.turn_id), fails)
-        elif not self.step.calls:
+        elif not self.step.calls and not turn.pending:
             self.do(c.FinalStep(self.turn_id, self.step.final_items(), "stop"), fails)
             assert self.is_open() == goes_on
         self.step = Step("one")
@@ -261,12 +323,13 @@ class FoldIsLive(RuleBasedStateMachine):
             return
         state, ledger = hydrated(self.desk.records)
         opened = state.open_turn
-        desk = Desk(self.desk.records)
+        desk = Desk(self.desk.records, policy_mode=PolicyMode.DEFAULT)
         desk.minted = self.desk.minted
         desk.commit(close_open_work(desk.state, ledger, desk.facts()))
         assert (desk.state.open_turn, desk.state.compactions) == (None, {})
         if opened is not None:
             assert opened.turn_id not in desk.state.checkpoints.values()
+            assert self.resolved(desk)[-len(opened.pending) :] == list(opened.pending) or not opened.pending
             end = desk.events[-1]
             assert isinstance(end, TurnInterrupted)
             assert (end.reason, end.undelivered_steers) == ("runtime_restart", tuple(opened.steers))
@@ -297,6 +360,17 @@ class FoldIsLive(RuleBasedStateMachine):
             if isinstance(found.event, TranscriptItemAppended):
                 assert found.event.index == indices.get(found.turn_id, 0)
                 indices[found.turn_id] = found.event.index + 1
+
+    @invariant()
+    def each_request_has_one_answer_or_waits(self) -> None:
+        turn, resolved = self.desk.state.open_turn, self.resolved(self.desk)
+        waiting = {} if turn is None else turn.pending
+        asked = [event.approval_id if isinstance(event, ApprovalRequested) else event.request_id
+                 for event in self.desk.events
+                 if isinstance(event, ApprovalRequested | ExternalToolRequested)]  # fmt: skip
+        assert len(resolved) == len(set(resolved))
+        assert [id for id in asked if id not in resolved] == list(waiting)
+        assert list(self.desk.terms) == [id for id, asks in waiting.items() if isinstance(asks, ApprovalRequested)]
 
     @invariant()
     def item_ids_are_given_once(self) -> None:

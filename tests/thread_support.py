@@ -13,7 +13,7 @@ from roder_trio.errors import CommandRefused
 from roder_trio.logic.live import LiveItems
 from roder_trio.logic.thread.decide import decide
 from roder_trio.logic.thread.draft import AppendItem, Draft, Stamped, fold_stamped, stamp
-from roder_trio.logic.thread.facts import DEFERRED, Decision, EngineFacts, Facts, Phase, Slot
+from roder_trio.logic.thread.facts import DEFERRED, ApprovalTerms, Decision, EngineFacts, Facts, Phase, Slot
 from roder_trio.logic.thread.goals import read_goal
 from roder_trio.logic.thread.metadata import fold_metadata
 from roder_trio.logic.thread.record import turns_of
@@ -22,7 +22,14 @@ from roder_trio.logic.usage import Ledger, ThreadTotals
 from roder_trio.schema import command as c
 from roder_trio.schema import inference
 from roder_trio.schema.config import RuntimeConfig
-from roder_trio.schema.event import ContextCompactionStarted, Event, EventEnvelope, SteerAccepted, UsageRecorded
+from roder_trio.schema.event import (
+    ApprovalResolved,
+    ContextCompactionStarted,
+    Event,
+    EventEnvelope,
+    SteerAccepted,
+    UsageRecorded,
+)
 from roder_trio.schema.goal import GoalPatch
 from roder_trio.schema.inference import InferenceCapabilities, InferenceEvent, ModelDescriptor
 from roder_trio.schema.item import ItemEventKind, ThreadItemEvent
@@ -97,11 +104,19 @@ class Desk:
         self.cause: str | None = None
         self.time = 0.0
         self.given: dict[str, Any] = {"draining": False, "config": RuntimeConfig(), "engines": ENGINES, **facts}
+        self.terms: dict[str, ApprovalTerms] = {}
         self.performed: list[Any] = []
         self.minted = len(self.records)
 
     def facts(self, **changes: Any) -> Facts:
-        known = {"now": AT, "time": self.time, "slot": self.slot, "cause": self.cause, "totals": self.totals}
+        known = {
+            "now": AT,
+            "time": self.time,
+            "slot": self.slot,
+            "cause": self.cause,
+            "totals": self.totals,
+            "terms": self.terms,
+        }
         return Facts(**{**known, **self.given, **changes})
 
     def mint(self) -> str:
@@ -126,6 +141,9 @@ class Desk:
         self.records += [entry.record for entry in stamped if entry.record is not None]
         fold_stamped(self.state, stamped)
         self.live.confirm()
+        for entry in stamped:
+            if isinstance(entry.record, EventEnvelope) and isinstance(entry.record.event, ApprovalResolved):
+                self.terms.pop(entry.record.event.approval_id, None)
         if self.attached != attached:
             self.slot = attrs.evolve(self.slot, attached_at=self.time if self.attached else None)
         return stamped
@@ -153,6 +171,10 @@ class Desk:
                     self.slot = attrs.evolve(self.slot, phase=Phase.CLOSING)
                 case c.FreeSlot():
                     self.slot, self.cause = Slot(), None
+                case c.Remember(approval_id, terms):
+                    self.terms[approval_id] = terms
+                case c.SetMode(mode):
+                    self.given["policy_mode"] = mode
 
     @property
     def attached(self) -> str | None:
@@ -284,6 +306,7 @@ def parts(state: ThreadState) -> dict[str, Any]:
         "known": {(turn_id, id): state.numbers.knows(turn_id, id) for turn_id in turn_ids for id in item_ids},
         "items": state.items.items(),
         "open": state.open_turn,
+        "calls": state.call_ids,
         "last": (state.last_turn_id, state.last_model),
         "compactions": list(state.compactions.items()),
         "checkpoints": list(state.checkpoints.items()),

@@ -38,7 +38,7 @@ def record_tool_events(state: ThreadState, report: RecordToolEvents, facts: Fact
 def request_approval(state: ThreadState, report: RequestApproval, facts: Facts) -> Decision:
     """Decide a call once more, with the mode of now; only one that still has to ask becomes a request."""
     ruling = policy.decide(facts.policy_mode, report.spec, facts.config.denied_tools, report.verdicts)
-    if ruling.decision is not PolicyDecision.ASK or not state.is_open(report.turn_id):
+    if ruling.decision is not PolicyDecision.ASK or not _may_ask(state, report.turn_id, facts):
         return Decision(reply=ruling)
     requested = ApprovalRequested(report.approval_id, report.call_id, report.spec.name, report.arguments, ruling.reason)
     terms = ApprovalTerms(report.spec, report.verdicts)
@@ -47,7 +47,7 @@ def request_approval(state: ThreadState, report: RequestApproval, facts: Facts) 
 
 def request_external(state: ThreadState, report: RequestExternal, facts: Facts) -> Decision:
     """Ask the host to run a call."""
-    if not state.is_open(report.turn_id):
+    if not _may_ask(state, report.turn_id, facts):
         return Decision()
     requested = ExternalToolRequested(report.request_id, report.call_id, report.name, report.arguments)
     return Decision((Emit(requested, report.turn_id),))
@@ -96,6 +96,11 @@ def cancelled_requests(turn: OpenTurn) -> Iterable[Draft]:
             yield Emit(ApprovalResolved(request_id, ApprovalOutcome.CANCELLED), turn.turn_id)
         else:
             yield Emit(ExternalToolResolved(request_id, ExternalOutcome.CANCELLED), turn.turn_id)
+
+
+def _may_ask(state: ThreadState, turn_id: str, facts: Facts) -> bool:
+    """Whether anyone is still asked for a turn; once it was told to stop its calls wait for nothing any more."""
+    return state.is_open(turn_id) and facts.cause is None
 
 
 def _turn_with(state: ThreadState, request_id: str, kind: type, facts: Facts) -> OpenTurn | None:
