@@ -94,6 +94,23 @@ def ending(prompt: int, completion: int) -> bytes:
     return _frame(stop) + _frame({"choices": [], "usage": usage}) + b"data: [DONE]\n\n"
 
 
+def call(name: str, arguments: str) -> bytes:
+    """The frames of an answer that is one call of a tool, its end included."""
+    return calls((name, arguments))
+
+
+def calls(*wanted: tuple[str, str]) -> bytes:
+    """The frames of an answer that is these calls, each a name and its arguments, the end included."""
+    parts = [
+        {"index": n, "id": f"call_{n}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for n, (name, arguments) in enumerate(wanted)
+    ]
+    asked = {"choices": [{"index": 0, "delta": {"tool_calls": parts}}]}
+    stop = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    return _frame(asked) + _frame(stop) + _frame({"choices": [], "usage": usage}) + b"data: [DONE]\n\n"
+
+
 def _frame(value: dict[str, object]) -> bytes:
     base = {"id": "c-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     return b"data: " + json.dumps(base | value).encode() + b"\n\n"

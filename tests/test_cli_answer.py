@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from roder_trio import events, items
-from roder_trio.cli.answer import Answer
+from roder_trio.cli.answer import SHORT, Answer
 from roder_trio.cli.terminal import Terminal
 from roder_trio.schema.event import EventEnvelope
 
@@ -76,6 +76,36 @@ def test_an_answer_that_is_tried_again_starts_on_a_new_line() -> None:
 def test_other_events_are_not_shown() -> None:
     reasoning = item_event(items.ItemDelta("r", items.ReasoningSummaryText("hm")))
     assert shown(reasoning, discarded("unseen"), envelope(events.InferenceStarted("a", "p", "m"))) == ("", "")
+
+
+def tool_event(kind: Any, seq: int = 1, **fields: Any) -> EventEnvelope:
+    call = items.ToolExecution("c", "call_1", "shell", **fields)
+    return envelope(
+        items.ThreadItemEvent(event_id="e", seq=seq, timestamp=NOW, thread_id="t", turn_id="u", event=kind(call))
+    )
+
+
+def test_a_call_is_told_once_it_is_stored_and_again_when_it_ended() -> None:
+    live = tool_event(items.ItemStarted, seq=0)
+    stored = tool_event(items.ItemStarted, input='{"command":\n "ls"}')
+    ended = tool_event(items.ItemCompleted, output="a\nb\n")
+    out, err = shown(delta("Look: "), live, stored, ended, delta("There.", "n"))
+    assert out == "Look: \nThere.\n"
+    assert err == 'tool shell {"command": "ls"}\ntool shell: done, 2 lines\n'
+
+
+def test_what_is_told_of_a_call_is_short_and_without_control_characters() -> None:
+    stored = tool_event(items.ItemStarted, input="x" * 500)
+    ended = tool_event(items.ItemCompleted, error="\x1b]0;title\x07no\n" + "y" * 500)
+    first, second = shown(stored, ended)[1].splitlines()
+    assert first == f"tool shell {'x' * (SHORT - 1)}…"
+    assert second.startswith("tool shell: failed: ]0;titleno yyy")
+    assert len(second) < 200
+
+
+def test_the_lines_of_a_result_are_counted() -> None:
+    assert shown(tool_event(items.ItemCompleted, output=""))[1] == "tool shell: done, 0 lines\n"
+    assert shown(tool_event(items.ItemCompleted, output="a"))[1] == "tool shell: done, 1 line\n"
 
 
 def test_a_compaction_is_told() -> None:

@@ -51,6 +51,8 @@ def test_no_control_character_leaves_by_any_print() -> None:
     printer.line(EVIL)
     printer.note(EVIL)
     printer.error(EVIL)
+    printer.exact(EVIL)
+    printer.ask(EVIL)
     printer.table(("thread", "title"), [(EVIL, EVIL)])
     assert not FORBIDDEN & set(out.getvalue() + err.getvalue())
     assert "red" in out.getvalue()
@@ -86,6 +88,26 @@ def test_a_long_note_stays_one_line() -> None:
     printer, _, err = terminal()
     printer.error("word " * 200)
     assert err.getvalue().count("\n") == 1
+
+
+def test_what_is_consented_to_is_one_line_with_all_its_spaces() -> None:
+    printer, _, err = terminal()
+    printer.hide("sk-123")
+    printer.exact("  rm  -rf\n\t/ sk-123")
+    assert err.getvalue() == "  rm  -rf  / ***\n"
+
+
+def test_a_print_after_a_question_begins_a_line_unless_the_answer_ended_it() -> None:
+    printer, out, err = terminal()
+    printer.ask("sure? ")
+    printer.note("no matter")
+    printer.ask("sure? ")
+    printer.say("yes")
+    printer.ask("> ")
+    printer.answered()
+    printer.note("well")
+    assert err.getvalue() == "sure? \nno matter\nsure? \n> well\n"
+    assert out.getvalue() == "yes"
 
 
 def test_a_wide_table_is_not_broken_where_no_terminal_is() -> None:

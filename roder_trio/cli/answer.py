@@ -1,10 +1,13 @@
-"""How a turn is shown while it runs: its text as it comes, or each event as a line of JSON."""
+"""How a turn is shown while it runs: its text as it comes and its calls, or each event as a line of JSON."""
 
 from typing import Protocol
 
 import roder_trio as rt
 from roder_trio import codec, events, items
-from roder_trio.cli.terminal import Terminal, escape_json
+from roder_trio.cli.terminal import Terminal, escape_json, one_line
+
+SHORT = 160
+"""Characters of a call's arguments, or of why it failed, that are shown."""
 
 
 class View(Protocol):
@@ -32,7 +35,7 @@ class JsonLines:
 
 
 class Answer:
-    """Prints the text of the model's messages as it comes, each message from the start of a line."""
+    """Prints the text of the model's messages as it comes, each from the start of a line, and notes on its calls."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
@@ -42,6 +45,10 @@ class Answer:
     def show(self, envelope: rt.EventEnvelope) -> None:
         """Print what the event adds to the answer, and tell of what holds it up."""
         match envelope.event:
+            case items.ThreadItemEvent(event=items.ItemStarted(item=items.ToolExecution() as call), seq=seq) if seq:
+                self._tell(f"tool {call.tool_name} {_short(call.input)}")
+            case items.ThreadItemEvent(event=items.ItemCompleted(item=items.ToolExecution() as call)):
+                self._tell(f"tool {call.tool_name}: {_status(call)}")
             case items.ThreadItemEvent(event=event):
                 self._show_item(event)
             case events.RetryScheduled(delay=delay, error_kind=kind):
@@ -88,3 +95,15 @@ class Answer:
         if text:
             self._terminal.say(text)
             self._at_start = text.endswith("\n")
+
+
+def _short(text: str | None) -> str:
+    line = one_line(text or "")
+    return line if len(line) <= SHORT else line[: SHORT - 1] + "…"
+
+
+def _status(call: items.ToolExecution) -> str:
+    if call.error is not None:
+        return f"failed: {_short(call.error)}"
+    lines = len((call.output or "").splitlines())
+    return f"done, {lines} {'line' if lines == 1 else 'lines'}"

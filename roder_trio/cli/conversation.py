@@ -1,60 +1,114 @@
-"""One turn on a thread on disk, shown while it runs."""
+"""Turns on a thread on disk, shown while they run, with the tools of the workspace and questions for consent."""
 
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
+import attrs
 import trio
 
 import roder_trio as rt
 from roder_trio import stores
-from roder_trio.cli.answer import View
-from roder_trio.cli.choice import Choice, make_engine
+from roder_trio.cli.answer import Answer, JsonLines, View
+from roder_trio.cli.choice import Choice, configured, fallback, make_engine
+from roder_trio.cli.consent import Questions
+from roder_trio.cli.discovery import find_local_server
+from roder_trio.cli.keyboard import Keyboard
+from roder_trio.cli.options import Options, store_folder
 from roder_trio.cli.report import usage_words
 from roder_trio.cli.signals import Interrupts
 from roder_trio.cli.terminal import Terminal
 
 
-async def converse(
-    terminal: Terminal,
-    view: View,
-    interrupts: Interrupts,
-    choice: Choice,
-    *,
-    folder: str,
-    thread: str | None,
-    prompt: str,
-) -> bool:
-    """Run one turn on `thread`, or on a new one, and tell how it ended; True if it completed.
+@attrs.define(eq=False, kw_only=True)
+class Conversation:
+    """A thread that turns are run on, one at a time; `turn_id` is that of the running one."""
 
-    Cancelling it interrupts the turn, and what was said by then stays in the thread. Raises RoderTrioError.
+    terminal: Terminal
+    view: View
+    interrupts: Interrupts
+    runtime: rt.Runtime
+    questions: Questions
+    choice: Choice
+    workspace: str
+    thread_id: str | None
+    turn_id: str | None = None
+
+    async def say(self, message: str) -> bool:
+        """Run one turn, on a new thread if there is none yet, and tell how it ended; True if it completed.
+
+        Cancelling it interrupts the turn, and what was said by then stays in the thread. Raises RoderTrioError.
+        """
+        if self.thread_id is None:
+            self.thread_id = (await self.runtime.create_thread()).thread_id
+        choice = self.choice
+        async with self.runtime.turn(
+            self.thread_id, message, provider=choice.provider, model=choice.model, workspace=self.workspace
+        ) as turn:
+            try:
+                self.turn_id = turn.turn_id
+                with self.interrupts.calling(partial(self._interrupt, turn)):
+                    await self._follow(turn)
+            finally:
+                self.turn_id = None
+        self._tell(turn.outcome)
+        metadata = await self.runtime.load_metadata(self.thread_id)
+        total = None if metadata is None else metadata.usage
+        self.terminal.note(f"usage: {usage_words(turn.outcome.usage)}; the thread: {usage_words(total)}")
+        return turn.outcome.status == "completed"
+
+    async def _follow(self, turn: rt.Turn) -> None:
+        async for envelope in turn:
+            self.view.show(envelope)
+            self.questions.hear(envelope.event)
+        self.view.close()
+
+    async def _interrupt(self, turn: rt.Turn) -> None:
+        try:
+            await self.runtime.interrupt_turn(turn.thread_id, turn.turn_id)
+        except rt.RoderTrioError as error:
+            self.terminal.error(f"can't interrupt the turn, Ctrl-C again ends the program: {error}")
+            await trio.lowlevel.checkpoint()
+
+    def _tell(self, outcome: rt.TurnOutcome) -> None:
+        for steer in outcome.undelivered_steers:
+            self.terminal.note(f"the model was not told: {steer.message.text}")
+        if outcome.status == "failed":
+            self.terminal.error(f"the turn failed ({outcome.error_kind}): {outcome.error}")
+        elif outcome.status == "interrupted":
+            self.terminal.note(f"interrupted ({outcome.reason}); what was said is kept in the thread")
+        elif outcome.finish_reason not in {None, "stop"}:
+            self.terminal.note(f"the model stopped early: {outcome.finish_reason}")
+
+
+@asynccontextmanager
+async def open_conversation(
+    terminal: Terminal, interrupts: Interrupts, options: Options, keyboard: Keyboard, *, attended: bool
+) -> AsyncIterator[Conversation]:
+    """Open a runtime as the options say. If it is not `attended`, what needs consent is refused.
+
+    Raises UsageError, RoderTrioError.
     """
+    workspace = options.folder()
+    choice = configured(options.flags, os.environ) or fallback(options.flags, await find_local_server())
+    for secret in choice.secrets:
+        terminal.hide(secret)
+    terminal.note(f"{choice.provider}: {choice.because}")
     engine = make_engine(choice)
-    async with rt.open_runtime(engines=[engine], store=stores.JsonlThreadStore(folder)) as runtime:
-        thread_id = thread or (await runtime.create_thread()).thread_id
-        async with runtime.turn(thread_id, prompt, provider=choice.provider, model=choice.model) as turn:
-            with interrupts.calling(partial(_interrupt, terminal, runtime, thread_id, turn.turn_id)):
-                async for envelope in turn:
-                    view.show(envelope)
-        view.close()
-        metadata = await runtime.load_metadata(thread_id)
-    _tell(terminal, turn.outcome)
-    total = None if metadata is None else metadata.usage
-    terminal.note(f"usage: {usage_words(turn.outcome.usage)}; the thread: {usage_words(total)}")
-    terminal.note(f"thread: {thread_id}")
-    return turn.outcome.status == "completed"
-
-
-async def _interrupt(terminal: Terminal, runtime: rt.Runtime, thread_id: str, turn_id: str) -> None:
-    try:
-        await runtime.interrupt_turn(thread_id, turn_id)
-    except rt.RoderTrioError as error:
-        terminal.error(f"can't interrupt the turn, Ctrl-C again ends the program: {error}")
-        await trio.lowlevel.checkpoint()
-
-
-def _tell(terminal: Terminal, outcome: rt.TurnOutcome) -> None:
-    if outcome.status == "failed":
-        terminal.error(f"the turn failed ({outcome.error_kind}): {outcome.error}")
-    elif outcome.status == "interrupted":
-        terminal.note(f"interrupted ({outcome.reason}); what was said is kept in the thread")
-    elif outcome.finish_reason not in {None, "stop"}:
-        terminal.note(f"the model stopped early: {outcome.finish_reason}")
+    async with rt.open_runtime(
+        engines=[engine],
+        store=stores.JsonlThreadStore(store_folder(options.store)),
+        tools=options.tools_for(engine),
+        config=rt.RuntimeConfig(policy_mode=options.policy, interactive=attended),
+    ) as runtime:
+        yield Conversation(
+            terminal=terminal,
+            view=JsonLines(terminal) if options.json else Answer(terminal),
+            interrupts=interrupts,
+            runtime=runtime,
+            questions=Questions(terminal, runtime, keyboard.forget),
+            choice=choice,
+            workspace=workspace,
+            thread_id=options.thread,
+        )

@@ -1,35 +1,31 @@
 """The program `roder-trio`: talks to a model in threads that stay on disk, and shows them.
 
-Exit codes: 0 the turn completed, 1 it failed or was interrupted or the command could not be carried out, 2 the command
-was called wrongly. Answers and results go to stdout, everything else to stderr.
+Exit codes: 0 the turn completed or the chat's input ended, 1 the turn failed or was interrupted or the command could
+not be carried out, 2 the command was called wrongly. Answers and results go to stdout, everything else to stderr.
 """
 
-import os
 import sys
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated
 
-import platformdirs
+import trio
 from cyclopts import App, CycloptsError, Parameter
+from rich.console import Console
 from rich.text import Text
 
 import roder_trio as rt
 from roder_trio import stores
-from roder_trio.cli.answer import Answer, JsonLines
-from roder_trio.cli.choice import Flags, configured, fallback
-from roder_trio.cli.conversation import converse
-from roder_trio.cli.discovery import find_local_server
+from roder_trio.cli.chat import converse
+from roder_trio.cli.conversation import open_conversation
 from roder_trio.cli.failure import DONE, FAILED, UsageError, explained
+from roder_trio.cli.keyboard import Keyboard, is_attended
+from roder_trio.cli.options import Options, Store, store_folder
 from roder_trio.cli.report import THREAD_HEADINGS, USAGE_HEADINGS, thread_cells, turn_words, usage_cells
 from roder_trio.cli.signals import open_interrupts
 from roder_trio.cli.terminal import Terminal, one_line
 
-STORE_VARIABLE = "RODER_TRIO_STORE"
 PAGE = 50
-
-Store = Annotated[
-    str | None, Parameter(help=f"The folder of the threads; else ${STORE_VARIABLE}, else your data folder.")
-]
+DEFAULTS = Options()
 
 
 def _misuse(error: CycloptsError) -> Text:
@@ -40,6 +36,7 @@ app = App(
     name="roder-trio",
     help="Talk to a language model in threads that stay on disk.",
     backend="trio",
+    error_console=Console(stderr=True, soft_wrap=True),
     error_formatter=_misuse,
 )
 threads = App(name="threads", help="Show the threads on disk.")
@@ -47,37 +44,46 @@ app.command(threads)
 
 
 @app.command
-async def run(
-    prompt: str,
-    /,
-    *,
-    thread: Annotated[str | None, Parameter(help="Go on with this thread instead of a new one.")] = None,
-    provider: Annotated[str | None, Parameter(help="Who answers: offline, openai, ollama, lmstudio ...")] = None,
-    model: Annotated[str | None, Parameter(help="The model to ask.")] = None,
-    base_url: Annotated[str | None, Parameter(help="An OpenAI-compatible server, such as http://host/v1.")] = None,
-    api_key_env: Annotated[str | None, Parameter(help="The environment variable that holds the key.")] = None,
-    store: Store = None,
-    json: Annotated[bool, Parameter(negative="", help="Print each event as a line of JSON.")] = False,
-) -> int:
+async def run(prompt: str, /, *, options: Options = DEFAULTS) -> int:
     """Send PROMPT and stream the answer.
 
-    Ctrl-C interrupts it and keeps what was said; a second one ends the program.
+    Ctrl-C interrupts it and keeps what was said; a second one ends the program. Tools work in the workspace; those that
+    change something ask at the terminal, and are refused where there is none.
     """
-    terminal = Terminal.standard()
-    flags = Flags(provider=provider, model=model, base_url=base_url, api_key_env=api_key_env)
-    view = JsonLines(terminal) if json else Answer(terminal)
+    terminal, keyboard = Terminal.standard(), Keyboard()
+    attended = is_attended() and not options.json
     async with open_interrupts() as interrupts:
         with explained(terminal, "run the turn") as result:
             if not prompt.strip():
                 raise UsageError("the prompt is empty; say what to ask")
-            choice = configured(flags, os.environ) or fallback(flags, await find_local_server())
-            for secret in choice.secrets:
-                terminal.hide(secret)
-            terminal.note(f"{choice.provider}: {choice.because}")
-            completed = await converse(
-                terminal, view, interrupts, choice, folder=store_folder(store), thread=thread, prompt=prompt
-            )
+            async with open_conversation(terminal, interrupts, options, keyboard, attended=attended) as conversation:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(conversation.questions.attend, keyboard)
+                    completed = await conversation.say(prompt)
+                    nursery.cancel_scope.cancel()
+                terminal.note(f"thread: {conversation.thread_id}")
             result.code = DONE if completed else FAILED
+    return result.code
+
+
+@app.command
+async def chat(*, options: Options = DEFAULTS) -> int:
+    """Talk with the model line by line, until the input ends.
+
+    A line typed while the model speaks steers it. Ctrl-C interrupts it; a second one, or one at the prompt, ends the
+    program. Where the input is no terminal each line is one turn, in order.
+    """
+    terminal, keyboard = Terminal.standard(), Keyboard()
+    attended = is_attended() and not options.json
+    async with open_interrupts() as interrupts:
+        with explained(terminal, "go on with the chat") as result:
+            async with open_conversation(terminal, interrupts, options, keyboard, attended=attended) as conversation:
+                if options.thread and await conversation.runtime.load_metadata(options.thread) is None:
+                    raise rt.ThreadNotFound(options.thread)
+                await converse(conversation, keyboard, attended=attended)
+                if conversation.thread_id:
+                    terminal.note(f"thread: {conversation.thread_id}")
+            result.code = DONE
     return result.code
 
 
@@ -138,12 +144,6 @@ async def _load(thread: str, store: str | None) -> rt.ThreadSnapshot:
 
 def _reader(store: str | None) -> AbstractAsyncContextManager[rt.Runtime]:
     return rt.open_runtime(store=stores.JsonlThreadStore(store_folder(store), read_only=True))
-
-
-def store_folder(store: str | None) -> str:
-    """Return the folder of the threads: the flag's, else the environment's, else one in the user's data folder."""
-    named = store or os.environ.get(STORE_VARIABLE)
-    return named or str(platformdirs.user_data_path("roder-trio", appauthor=False) / "threads")
 
 
 def main() -> None:

@@ -38,6 +38,11 @@ def one_line(text: str) -> str:
     return " ".join(clean(text).split())
 
 
+def flat(text: str) -> str:
+    """Clean a text and turn each of its line feeds and tabs into one space."""
+    return clean(text).replace("\n", " ").replace("\t", " ")
+
+
 def escape_json(line: str) -> str:
     """Write the characters that `clean` removes as JSON escapes, which changes no value."""
     return line.translate(_ESCAPED)
@@ -52,6 +57,7 @@ class Terminal:
         self._console = Console(file=out, highlight=False, markup=False, width=None if out.isatty() else _WIDE)
         self._notes = Console(file=err, highlight=False, markup=False, soft_wrap=True)
         self._secrets: list[str] = []
+        self._is_asking = False
 
     @classmethod
     def standard(cls) -> "Terminal":
@@ -68,6 +74,7 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """Print a piece of an answer at once."""
+        self._leave_question()
         self._out.write(clean(text))
         self._out.flush()
 
@@ -77,9 +84,25 @@ class Terminal:
 
     def note(self, text: str, style: str = "dim") -> None:
         """Print one line for the person, apart from the result."""
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        self._notes.print(Text(one_line(text), style=style))
+        self._leave_question()
+        self._notes.print(Text(one_line(self._without_secrets(text)), style=style))
+
+    def exact(self, text: str) -> None:
+        """Print one line for the person whose spaces all count, such as what is to be consented to."""
+        self._leave_question()
+        self._err.write(flat(self._without_secrets(text)) + "\n")
+        self._err.flush()
+
+    def ask(self, text: str) -> None:
+        """Print a question, behind which the answer is typed."""
+        self._leave_question()
+        self._err.write(flat(text))
+        self._err.flush()
+        self._is_asking = True
+
+    def answered(self) -> None:
+        """Take note that a line was typed, so that the next print begins a line."""
+        self._is_asking = False
 
     def error(self, text: str) -> None:
         """Print why the command failed, as one line."""
@@ -93,3 +116,15 @@ class Terminal:
         for row in rows:
             table.add_row(*(Text(one_line(cell)) for cell in row))
         self._console.print(table)
+
+    def _leave_question(self) -> None:
+        """End the line of a question that nobody answered."""
+        if self._is_asking:
+            self._err.write("\n")
+            self._err.flush()
+            self._is_asking = False
+
+    def _without_secrets(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text

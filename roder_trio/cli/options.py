@@ -1,0 +1,62 @@
+"""What the commands that talk to a model can be told, and what follows from it."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import attrs
+import platformdirs
+from cyclopts import Parameter
+
+import roder_trio as rt
+from roder_trio import tools
+from roder_trio.cli.choice import Flags
+from roder_trio.cli.failure import UsageError
+
+STORE_VARIABLE = "RODER_TRIO_STORE"
+
+Mode = Literal["default", "accept_all", "plan", "bypass"]
+Store = Annotated[
+    str | None, Parameter(help=f"The folder of the threads; else ${STORE_VARIABLE}, else your data folder.")
+]
+
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class Options:
+    """The options of `run` and `chat`."""
+
+    thread: Annotated[str | None, Parameter(help="Go on with this thread instead of a new one.")] = None
+    provider: Annotated[str | None, Parameter(help="Who answers: offline, openai, ollama, lmstudio ...")] = None
+    model: Annotated[str | None, Parameter(help="The model to ask.")] = None
+    base_url: Annotated[str | None, Parameter(help="An OpenAI-compatible server, such as http://host/v1.")] = None
+    api_key_env: Annotated[str | None, Parameter(help="The environment variable that holds the key.")] = None
+    policy: Annotated[Mode, Parameter(help="Which calls need your consent.")] = "default"
+    workspace: Annotated[str | None, Parameter(help="The folder that the tools work in; else the current one.")] = None
+    no_tools: Annotated[bool, Parameter(negative="", help="Offer the model no tools.")] = False
+    store: Store = None
+    json: Annotated[bool, Parameter(negative="", help="Print each event as a line of JSON.")] = False
+
+    @property
+    def flags(self) -> Flags:
+        """What these say about the engine."""
+        return Flags(provider=self.provider, model=self.model, base_url=self.base_url, api_key_env=self.api_key_env)
+
+    def tools_for(self, engine: rt.InferenceEngine) -> tuple[rt.Tool, ...]:
+        """Return the tools to offer; none to an engine that can't call them."""
+        if self.no_tools or not engine.capabilities.tool_calls:
+            return ()
+        return (*tools.workspace_tools(), tools.shell_tool())
+
+    def folder(self) -> str:
+        """Return the absolute path of the workspace. Raises UsageError if there is no such folder, OSError."""
+        path = Path(self.workspace or "").absolute()
+        if not path.is_dir():
+            raise UsageError(f"--workspace must be a folder; there is none at {str(path)!r}")
+        return str(path)
+
+
+def store_folder(store: str | None) -> str:
+    """Return the folder of the threads: the flag's, else the environment's, else one in the user's data folder."""
+    named = store or os.environ.get(STORE_VARIABLE)
+    return named or str(platformdirs.user_data_path("roder-trio", appauthor=False) / "threads")
