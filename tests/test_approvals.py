@@ -30,7 +30,7 @@ from tests.consent_support import (
     settled,
 )
 from tests.ledger_support import InstantStore, as_if_killed
-from tests.turn_support import Scene, history_of, started
+from tests.turn_support import DONE, Scene, call, history_of, started
 
 Clock = trio.testing.MockClock
 TOLD = ("policy.decided", "approval.requested", "approval.resolved", "tool.started", "tool.finished")
@@ -198,6 +198,24 @@ async def test_rewritten_arguments_are_what_consent_is_asked_for(autojump_clock:
         await scene.wait(turn_id)
         stored = [item for item in await scene.history() if isinstance(item, transcript.ToolCall)]
         assert [item.arguments for item in stored] == ["{}"]
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [(r'{ "to": "\u00e9" , "n": 1e400000000000000000000 }', None), (r'"{\"to\": \"é\"}"', '{"to":"é"}'), ("", "{}"),
+     (f'{{"n": {10**30}}}', f'{{"n":{10**30}}}')],
+)  # fmt: skip
+async def test_consent_is_asked_for_what_would_run_in_readable_json(
+    autojump_clock: Clock, written: str, shown: str | None
+) -> None:
+    async with consenting([*call("c1", "change", written), DONE], DONE_STEP, tools=[Deed()]) as scene:
+        turn_id = await scene.start()
+        await trio.testing.wait_all_tasks_blocked()
+        waiting = scene.runtime.pending_approvals()
+        assert [envelope.event.arguments for envelope in waiting] == ([] if shown is None else [shown])
+        for envelope in waiting:
+            await scene.runtime.resolve_approval(envelope.event.approval_id, False)
+        await scene.wait(turn_id)
 
 
 async def test_a_rewrite_is_stored_before_the_tool_starts(autojump_clock: Clock) -> None:

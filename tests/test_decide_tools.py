@@ -5,7 +5,7 @@ from typing import Any
 import attrs
 import pytest
 
-from roder_trio.errors import ThreadNotFound
+from roder_trio.errors import ThreadNotFound, UnsupportedOption
 from roder_trio.logic.policy import Ruling
 from roder_trio.logic.thread.decide import answer_of_no_thread
 from roder_trio.logic.thread.draft import Emit
@@ -24,10 +24,11 @@ from roder_trio.schema.event import (
     TranscriptItemAppended,
     TurnInterrupted,
 )
+from roder_trio.schema.inference import InferenceCapabilities
 from roder_trio.schema.policy import ApprovalOutcome, ExternalOutcome, PolicyDecision, PolicyMode, Verdict
 from roder_trio.schema.tool import ToolOutput, ToolSpec
 from roder_trio.schema.transcript import ToolCall, ToolResult
-from tests.thread_support import ANSWER, Desk, hydrated, in_phase, parts
+from tests.thread_support import ANSWER, ENGINES, Desk, hydrated, in_phase, parts, start
 
 DEFAULT, ACCEPT_ALL, PLAN, BYPASS = PolicyMode
 WRITE, READ, FETCH = (
@@ -336,3 +337,28 @@ def test_ids_of_calls_are_kept_with_the_turn_and_then_with_the_thread():
     desk.do(c.FinalStep("u", (ANSWER,), "stop"))
     assert desk.state.call_ids == {"h", "c1", "c2"}
     assert hydrated(desk.records)[0].call_ids == {"h", "c1", "c2"}
+
+
+# -- structured answers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("structured", "calls", "names", "admitted"),
+    [
+        (True, False, (), True),
+        (False, True, (), True),
+        (False, True, ("final_answer",), False),
+        (False, False, (), False),
+    ],
+)
+def test_a_structured_answer_is_asked_of_who_can_give_one(structured, calls, names, admitted):
+    desk = Desk(tool_names=names)
+    capabilities = InferenceCapabilities(streaming=True, structured_output=structured, tool_calls=calls)
+    engine = attrs.evolve(ENGINES["one"], capabilities=capabilities)
+    command = attrs.evolve(start(), output_form="form")
+    if admitted:
+        decided = desk.decide(command, engines={"one": engine})
+        assert decided.effects[0].plan.output_form == "form"
+    else:
+        with pytest.raises(UnsupportedOption, match="output_type"):
+            desk.decide(command, engines={"one": engine})

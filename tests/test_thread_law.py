@@ -210,8 +210,14 @@ class FoldIsLive(RuleBasedStateMachine):
             self.do(c.ToolResultsDone(self.turn_id, results), False)
 
     @precondition(is_open)
-    @rule(how=st.sampled_from(["consent", "consent", "host", "rewrite"]), spec=specs, new=st.booleans(), fails=seldom)
-    def call_asks(self, how: str, spec: ToolSpec, new: bool, fails: bool) -> None:
+    @rule(
+        how=st.sampled_from(["consent", "consent", "host", "rewrite"]),
+        spec=specs,
+        new=st.booleans(),
+        answered=st.booleans(),
+        fails=seldom,
+    )
+    def call_asks(self, how: str, spec: ToolSpec, new: bool, answered: bool, fails: bool) -> None:
         turn, turn_id = self.desk.state.open_turn, self.turn_id
         assert turn is not None
         if new or not turn.calls:
@@ -232,8 +238,13 @@ class FoldIsLive(RuleBasedStateMachine):
             ruling = self.do(asks, fails)
             stored = not fails and self.desk.cause is None and ruling.decision.value == "ask"
             assert list(turn.pending) == [*before, *[asks.approval_id] * stored]
+        if answered and turn.pending:
+            self.answer(0, how == "host", spec.name == "write", False)
 
     @rule(which=st.integers(0, 3), of_host=st.booleans(), approved=st.booleans(), fails=seldom)
+    def someone_answers(self, which: int, of_host: bool, approved: bool, fails: bool) -> None:
+        self.answer(which, of_host, approved, fails)
+
     def answer(self, which: int, of_host: bool, approved: bool, fails: bool) -> None:
         turn = self.desk.state.open_turn
         known = [] if turn is None else [*turn.pending, *self.resolved(self.desk)]

@@ -6,7 +6,7 @@ are decided again, and what came. All of it goes with the job, or with the incar
 
 from collections.abc import Iterable
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import attrs
 
@@ -61,6 +61,8 @@ class Desk:
                 self._answers[request_id] = value
             case Remember(approval_id, terms):
                 self.terms[approval_id] = terms
+            case _:
+                assert_never(effect)
 
     def free(self, ended: CompactionEnded | None) -> None:
         """The job is gone, and so is all that its calls waited for; a compaction's result waits for its caller."""

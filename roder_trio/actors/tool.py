@@ -6,7 +6,6 @@ order, whichever ended first. A tool's failure is data for the model; only a can
 """
 
 import copy
-import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ import trio
 from roder_trio.actors._job import JobPort
 from roder_trio.actors._services import Services, new_id
 from roder_trio.actors._supervisor import cancel_alone
-from roder_trio.codec.text import REFUSALS, plain
+from roder_trio.codec.text import REFUSALS, dump, plain
 from roder_trio.logic import policy as consent
 from roder_trio.logic.tool import arguments as rules
 from roder_trio.logic.tool.caps import capped
@@ -211,7 +210,7 @@ class ToolBatch:
             turn_id=self.plan.turn_id,
             approval_id=new_id(),
             call_id=call.id,
-            arguments=json.dumps(dict(entry.arguments)),
+            arguments=dump(dict(entry.arguments)).decode(),
             spec=tool.spec,
             verdicts=verdicts,
         )
@@ -287,7 +286,7 @@ class ToolBatch:
             request_id=request_id,
             call_id=entry.call.id,
             name=tool.spec.name,
-            arguments=json.dumps(dict(entry.arguments)),
+            arguments=dump(dict(entry.arguments)).decode(),
         )
         await self.port.report(request)
         output: ToolOutput | None = None
