@@ -56,6 +56,7 @@ class Inside(rt.InferenceEngine):
             nursery.cancel_scope.cancel()
 
     async def run(self, context: inference.TurnContext, call: transcript.ToolCall) -> None:
+        assert context.run_tool is not None
         try:
             self.results.append(await context.run_tool(call))
         except Exception as error:

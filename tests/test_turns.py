@@ -230,7 +230,8 @@ async def test_a_call_of_an_unknown_tool_gets_an_error_result_and_another_round(
             ["turn.item_appended"],
             ["usage.recorded"],
             ["turn.item_appended"] * 2,
-            ["turn.item_appended"] * 2,
+            ["turn.item_appended"],
+            ["turn.item_appended"],
             ["turn.item_appended", "turn.completed"],
         ]
 

@@ -67,17 +67,15 @@ class TurnJob:
 
     async def run(self) -> JobOutcome:
         """Run the turn and return how it ended. Nothing but a Cancelled from outside is raised."""
-        outcome: JobOutcome | None = None
         error: BaseException | None = None
         try:
             with self.scope.job.scope:
-                outcome = await self._within_deadline()
+                if await self._within_deadline():
+                    return Finished()
         except Exception as raised:
             error = flatten(raised)
         if isinstance(error, TurnFailure) and error.items is not None:
             self._leftover = error.items
-        if isinstance(outcome, Finished):
-            return outcome
         if isinstance(self._settle_error or error, StorageError):
             return self._failed(str(self._settle_error or error), "storage")
         if self.scope.job.cause is not None:
@@ -86,29 +84,29 @@ class TurnJob:
             limit = self.scope.services.config.reliability.turn_deadline
             message = f"The turn did not end within its deadline of {limit:g} s."
             return Failed(message, "deadline_timeout", self._leftover, "timed out")
-        if error is not None:
-            return self._failed_by(error)
-        return outcome or self._failed("The turn's job was cancelled from outside.", "internal")
+        return self._failed_by(error)
 
-    async def _within_deadline(self) -> JobOutcome | None:
+    async def _within_deadline(self) -> bool:
+        """Run the rounds; False if they were cancelled."""
         limit = self.scope.services.config.reliability.turn_deadline
         if limit is not None:
             self.scope.deadline.deadline = trio.current_time() + limit
         with self.scope.deadline:
             await self._ask_hooks()
-            return await self._rounds()
-        return None
+            await self._rounds()
+            return True
+        return False
 
     async def _ask_hooks(self) -> None:
         """Let the hooks add to the developer context of this turn's requests."""
         scope, message = self.scope, self.scope.plan.message
-        if message is not None:
-            hooks = scope.services.hooks
-            scope.context = await hooks.turn_starting(scope.thread_id, scope.turn_id, message, scope.publish)
+        assert message is not None
+        hooks = scope.services.hooks
+        scope.context = await hooks.turn_starting(scope.thread_id, scope.turn_id, message, scope.publish)
 
     # -- rounds ------------------------------------------------------------------------------------------------------
 
-    async def _rounds(self) -> JobOutcome:
+    async def _rounds(self) -> None:
         scope = self.scope
         series = self._new_series()
         while True:
@@ -127,7 +125,7 @@ class TurnJob:
             elif sampled.failure is not None:
                 series = await self._retry(sampled.failure, sampled, series)
             elif await self._complete(sampled):
-                return Finished()
+                return
             else:
                 series = self._new_series()
 
@@ -301,7 +299,7 @@ class TurnJob:
     def _failed(self, error: str, kind: str) -> Failed:
         return Failed(error, kind, self._leftover, f"not run: {kind}")
 
-    def _failed_by(self, error: BaseException) -> Failed:
+    def _failed_by(self, error: BaseException | None) -> Failed:
         match error:
             case TurnFailure():
                 return self._failed(str(error), error.kind)

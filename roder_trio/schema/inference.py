@@ -1,13 +1,13 @@
 """What the runtime asks of an engine, and what an engine's stream brings."""
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import attrs
 
 from roder_trio.schema.config import ReliabilityConfig
-from roder_trio.schema.transcript import TranscriptItem
+from roder_trio.schema.transcript import ToolCall, ToolResult, TranscriptItem
 from roder_trio.schema.usage import Purpose, TokenUsage
 
 # -- the request -------------------------------------------------------------------------------------------------------
@@ -103,8 +103,12 @@ class TurnContext:
     attempt_id: str
     purpose: Purpose = Purpose.SAMPLING
     deadline: float | None = None
-    run_tool: Any = None
-    """The executor for engines that run tools inside their stream; None where there is none."""
+    run_tool: Callable[[ToolCall], Awaitable[ToolResult]] | None = None
+    """The executor for engines that run tools inside their stream; None where there is none.
+
+    It stores the call and its result, and returns the result. A call that it ran is not told as an event too. What it
+    raises ends the step, so let it pass.
+    """
 
 
 # -- what engines say of themselves ------------------------------------------------------------------------------------
