@@ -18,7 +18,7 @@ FULL = rt.StorageError("the disk is full")
 LOST = rt.AppendOutcomeUnknown("the disk went away")
 FLOW = [batch(("c1", "look", '{"n": 1}'), ("c2", "look", '{"n": 1}'), ("c3", "absent")), ENDING]
 APPENDS = 9
-"""Of the flow: opening, step, two rewrites, three results, end; one of them more often than not split."""
+"""More than the flow has: opening, step, two rewrites, three results, end."""
 
 
 def flow(store: rt.ThreadStore, look: Worker, **config: Any) -> Any:
@@ -118,3 +118,15 @@ async def test_a_rewrite_that_can_not_be_stored_is_not_run(autojump_clock: Clock
         assert (await scene.run()).error_kind == "storage"
         assert look.runs == 0
         assert scene.of(events.ToolStarted, events.ToolArgumentsRewritten) == []
+
+
+@pytest.mark.parametrize("number", range(2, APPENDS + 1))
+async def test_a_store_with_a_bug_crashes_the_incarnation_and_hydration_closes_the_turn(
+    number: int, autojump_clock: Clock
+) -> None:
+    store, look = testing.FaultyStore(stores.MemoryThreadStore(), fail={number: RuntimeError("a bug")}), worker()
+    async with flow(store, look) as scene:
+        outcome = await scene.run()
+        await check(scene, store, look)
+        if store.appends >= number:
+            assert (outcome.status, outcome.reason) == ("interrupted", "runtime_restart")
