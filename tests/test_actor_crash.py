@@ -228,3 +228,27 @@ async def test_a_turn_that_waits_for_the_slot_is_told_of_a_crash(autojump_clock)
         snapshot = await runtime.load_thread(thread)
         assert snapshot is not None
         assert sum(isinstance(e.event, events.TurnStarted) for e in snapshot.events) == 1
+
+
+async def test_who_comes_for_the_result_of_a_compaction_after_a_crash_is_told(autojump_clock):
+    engine = Clinging()
+    config = rt.RuntimeConfig(default_model="any")
+    busy = trio.Event()
+
+    async def hold(number: int, thread_id: str, records: Sequence[Any]) -> None:
+        if number == 1:
+            await busy.wait()
+        await explode(number, thread_id, records)
+
+    store = FaultyStore(stores.MemoryThreadStore(), before=hold)
+    async with rt.open_runtime(engines=[engine], store=store, config=config) as runtime, trio.open_nursery() as nursery:
+        thread = (await runtime.create_thread()).thread_id
+
+        async def compact() -> None:
+            with pytest.raises(rt.ActorCrashed, match="without a result"):
+                await runtime.compact_thread(thread)
+
+        for task in (lambda: persist(runtime, thread), compact, lambda: crash(runtime, thread)):
+            nursery.start_soon(task)
+            await trio.testing.wait_all_tasks_blocked()
+        busy.set()
