@@ -42,8 +42,10 @@ class ConsentMethods(Base):
 
         A thread with a mode of its own keeps it when the runtime's changes. After a restart the configured mode holds.
         Cancelling leaves a thread's mode as it was or changed, the runtime's changed; requests that were not decided
-        again wait for the next change. Raises ValueError for an unknown mode, ThreadNotFound, ThreadFailed, and StorageError: then a
-        thread's mode is as it was, the runtime's is changed, and what could not be stored waits on.
+        again wait for the next change.
+
+        Raises ValueError for an unknown mode, ThreadNotFound, ThreadFailed, and StorageError: then a thread's mode is
+        as it was, the runtime's is changed, and what could not be stored waits on.
         """
         self._check_open()
         wanted, services = PolicyMode(mode), self._core.services
