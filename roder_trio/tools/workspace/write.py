@@ -49,7 +49,7 @@ EDIT = ToolSpec(
                 "items": {
                     "type": "object",
                     "properties": {
-                        "old": {"type": "string", "minLength": 1, "description": "Text that the file holds once."},
+                        "old": {"type": "string", "minLength": 0, "description": "Text that the file holds once."},
                         "new": {"type": "string", "minLength": 0, "description": "What takes its place."},
                     },
                     "required": ["old", "new"],
