@@ -23,6 +23,9 @@ PR_SET_CHILD_SUBREAPER = 36
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc")
 
+PATIENCE = 30.0
+"""Seconds; far less than what these commands would run, far more than a busy machine needs to end them."""
+
 
 async def shell(root: Path, command: str, **arguments: Any) -> ToolOutput:
     return await shell_tool().run(context(root), {"command": command, **arguments})
@@ -162,7 +165,7 @@ async def test_a_command_that_ignores_the_signal_is_killed(tmp_path: Path) -> No
     started = time.monotonic()
     output = await shell(tmp_path, "trap '' TERM; sleep 100; sleep 100", timeout=1)
     assert output.text.startswith("killed by signal: SIGKILL\ntimed out after 1 s")
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < PATIENCE
 
 
 async def test_the_timeout_is_cut_to_the_rest_of_the_deadline(tmp_path: Path) -> None:
@@ -201,15 +204,15 @@ async def test_a_child_that_keeps_the_pipe_has_half_a_second(tmp_path: Path) -> 
     started = time.monotonic()
     output = await shell(tmp_path, f"(sleep 0.2; echo late; sleep {mark}; echo never) & echo done")
     assert output == ToolOutput("exit code: 0\ndone\nlate\n")
-    assert 0.5 <= time.monotonic() - started < 2.5
+    assert 0.5 <= time.monotonic() - started < PATIENCE
     assert living(f"sleep {mark}") == []
 
 
 async def test_a_child_that_left_the_group_keeps_nobody_waiting(tmp_path: Path) -> None:
     started = time.monotonic()
-    output = await shell(tmp_path, "setsid sh -c 'sleep 4; :' & echo done")
+    output = await shell(tmp_path, "setsid sh -c 'sleep 40; :' & echo done")
     assert output == ToolOutput("exit code: 0\ndone\n")
-    assert time.monotonic() - started < 3.5
+    assert time.monotonic() - started < PATIENCE
 
 
 async def test_a_child_that_left_the_group_and_floods_the_pipe_is_not_read_for_ever(tmp_path: Path) -> None:
@@ -247,7 +250,7 @@ async def test_an_interrupt_kills_what_ignores_the_signal(tmp_path: Path) -> Non
             started = time.monotonic()
             scope.cancel()
     assert living(f"sleep {mark}") == []
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < PATIENCE
 
 
 @needs_proc
