@@ -12,7 +12,7 @@ demo: $(VENV)/.installed
 	BIN=$(BIN) sh examples/demo.sh
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest --cov --cov-report=
+	$(BIN)/python -m pytest -n auto --cov --cov-report=
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -16,6 +16,12 @@ hypothesis.settings.register_profile("roder_trio", deadline=None, database=None,
 hypothesis.settings.load_profile("roder_trio")
 
 
+def pytest_collection_finish() -> None:
+    """Leave all that the collection made out of later garbage collections, which so take a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Collect what a trio test dropped, so that an unclosed stream or socket fails the test that left it."""

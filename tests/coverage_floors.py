@@ -51,6 +51,7 @@ class CoverageFloors:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take part only in a run of the whole suite that measures coverage."""
-    if config.pluginmanager.hasplugin("_cov") and config.getoption("cov_source", None):
+    """Take part only in a run that measures coverage, and there only in the process that sees all of it."""
+    measures = config.pluginmanager.hasplugin("_cov") and config.getoption("cov_source", None)
+    if measures and not hasattr(config, "workerinput"):
         config.pluginmanager.register(CoverageFloors(), "coverage_floors")

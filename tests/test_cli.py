@@ -1,13 +1,17 @@
 """The command line, called in this process: what it prints, where, and how it exits."""
 
+import io
 import json
+import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import trio
 
-from roder_trio.cli.main import app, store_folder
-from tests.loopback import STREAM, delta, ending, refusal, serving, unused_port
+from roder_trio.cli.main import app, main, store_folder
+from tests.loopback import HANG, STREAM, delta, ending, refusal, serving, unused_port
 from tests.test_cli_terminal import EVIL, FORBIDDEN
 
 Capture = pytest.CaptureFixture[str]
@@ -253,3 +257,49 @@ def test_the_store_is_named_by_the_flag_the_environment_or_the_data_folder(
     assert store_folder(None) == "there"
     monkeypatch.delenv("RODER_TRIO_STORE")
     assert "roder-trio" in store_folder(None)
+
+
+class Watched(io.StringIO):
+    """A text stream that tells when a text was written to it."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self.words = words
+        self.seen = trio.Event()
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if self.words in self.getvalue():
+            self.seen.set()
+        return written
+
+
+async def test_ctrl_c_ends_the_turn_and_tells_that_what_was_said_is_kept(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Watched("Half an ans")
+    monkeypatch.setattr(sys, "stdout", out)
+
+    async def press() -> None:
+        await out.seen.wait()
+        signal.raise_signal(signal.SIGINT)
+
+    async with serving([STREAM, delta("Half an "), delta("ans"), HANG]) as server, trio.open_nursery() as nursery:
+        nursery.start_soon(press)
+        assert await call("run", "hello", "--base-url", server.base_url, "--model", "m") == 1
+    assert out.getvalue() == "Half an ans\n"
+    assert "what was said is kept in the thread" in capsys.readouterr().err
+
+
+async def test_an_answer_that_was_cut_by_a_limit_says_so(capsys: Capture) -> None:
+    cut = ending(1, 1).replace(b'"stop"', b'"length"')
+    async with serving([STREAM, delta("Half"), cut]) as server:
+        assert await call("run", "hello", "--base-url", server.base_url, "--model", "m") == 0
+    assert "the model stopped early: length" in capsys.readouterr().err
+
+
+def test_the_program_exits_with_the_code_of_its_command(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["roder-trio", "threads", "show", "nothing"])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert exit_.value.code == 1

@@ -205,7 +205,7 @@ def itself() -> list[Any]:
 NOT_JSON = [float("nan"), float("inf"), b"x", {1}, itself(), {1: "a"}, {"a": object()}, AT, 1j, {"deep": [(b"",)]}]
 
 
-@pytest.mark.parametrize("value", NOT_JSON, ids=str)
+@pytest.mark.parametrize("value", NOT_JSON, ids=lambda value: type(value).__name__)
 def test_what_is_no_json_is_refused(value):
     with pytest.raises(InvalidRecord):
         codec.check_json(value)

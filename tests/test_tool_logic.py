@@ -181,29 +181,30 @@ def lines(count: int, end: str = "\n") -> str:
     ("text", "count"),
     [
         ("", 0),
-        ("a", 1),
+        ("a", 0),
         ("a\n", 1),
         ("\n", 1),
-        ("a\nb", 2),
-        ("a\r\u2028b", 1),
+        ("a\nb", 1),
+        ("a\r\u2028b", 0),
         (lines(200), 200),
-        (lines(200, ""), 200),
+        (lines(200) + "and what no line feed ends", 200),
+        (lines(200, ""), 199),
     ],
 )
 def test_a_small_text_stays_as_it_is(text: str, count: int) -> None:
     assert capped(text) == Capped(text, count, len(text), cut=False)
 
 
-@pytest.mark.parametrize("end", ["\n", ""])
+@pytest.mark.parametrize("rest", ["", "and what no line feed ends"])
 @pytest.mark.parametrize("count", [201, 500])
-def test_of_many_lines_the_first_120_and_the_last_80_stay(count: int, end: str) -> None:
-    text = lines(count, end)
+def test_of_many_lines_the_first_120_and_the_last_80_stay(count: int, rest: str) -> None:
+    text = lines(count) + rest
     found = capped(text)
     kept = found.text.split("\n")
     assert (found.lines, found.characters, found.cut) == (count, len(text), True)
     assert kept[:120] == text.split("\n")[:120]
     assert kept[120] == f"[... {count - 200} lines left out ...]"
-    assert kept[121:] == text.split("\n")[-80 - len(end) :]
+    assert kept[121:] == text.split("\n")[-81:]
 
 
 def test_many_empty_lines_are_lines() -> None:
@@ -218,7 +219,7 @@ def test_of_many_characters_the_beginning_and_the_end_stay(size: int, letter: st
     found = capped(text)
     head, _, rest = found.text.partition("[... ")
     number, _, tail = rest.partition(" characters left out ...]")
-    assert (found.lines, found.characters, found.cut) == (1, size, True)
+    assert (found.lines, found.characters, found.cut) == (0, size, True)
     assert head == letter * 12_000
     assert tail == letter * (len(tail) - 1) + "e"
     assert int(number) + 12_000 + len(tail) == size

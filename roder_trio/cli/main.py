@@ -149,7 +149,7 @@ def _reader(store: str | None) -> AbstractAsyncContextManager[rt.Runtime]:
 def main() -> None:
     """Run the program and exit with its code."""
     try:
-        app()
+        app(sys.argv[1:])
     except BaseExceptionGroup as group:
         # A Ctrl-C while the program leaves: the nurseries that it passed have wrapped it.
         if group.split(KeyboardInterrupt)[1] is not None:

@@ -1,6 +1,6 @@
 """How much of a tool's text the log and the model get: its beginning and its end.
 
-Lines are ended by line feeds, characters are code points. The text left out is kept nowhere.
+Lines are those that a line feed ends, characters are code points. The text left out is kept nowhere.
 """
 
 import attrs
@@ -24,7 +24,7 @@ class Capped:
 
 def capped(text: str) -> Capped:
     """Cut a text to its limits: first the lines, then the characters."""
-    lines = text.count("\n") + (not text.endswith("\n") and text != "")
+    lines = text.count("\n")
     kept = _cap_characters(_cap_lines(text, lines))
     return Capped(kept, lines, len(text), kept != text)
 
@@ -33,7 +33,7 @@ def _cap_lines(text: str, lines: int) -> str:
     if lines <= MAX_LINES:
         return text
     parts = text.split("\n", HEAD_LINES)
-    tail = parts.pop().rsplit("\n", TAIL_LINES + text.endswith("\n"))[1:]
+    tail = parts.pop().rsplit("\n", TAIL_LINES + 1)[1:]
     marker = f"[... {lines - HEAD_LINES - TAIL_LINES} lines left out ...]"
     return "\n".join([*parts, marker, *tail])
 

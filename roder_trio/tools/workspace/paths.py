@@ -76,7 +76,8 @@ class Workspace:
             raise ToolError(f"the path is longer than {MAX_PATH} characters: {given[:80]}...")
         absolute = "/" + given.lstrip("/") if given.startswith("/") else given
         try:
-            resolved = Path(os.path.realpath(self.roots[0].path / absolute))
+            with telling(given):  # what vanishes meanwhile
+                resolved = Path(os.path.realpath(self.roots[0].path / absolute))
         except ValueError:
             raise ToolError(f"not a path: {given!r}") from None
         for root in self.roots[:1] if for_writing else self.roots:

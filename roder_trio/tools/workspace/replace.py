@@ -1,16 +1,13 @@
 r"""One replacement in a text: where the old piece stands, and what takes its place.
 
-Rules of the room: pure, but for the time that matching may take. The piece must be found once: as it is, with the line
+Rules of the room: pure. The piece must be found once: as it is, with the line
 ends of the file, or, only if neither is there, with runs of white space equal to one another. Then white space at the
 piece's own edges stays as the file has it.
 """
 
-import regex
-
 from roder_trio.errors import ToolError
 
 MAX_COUNT = 1_000
-SECONDS = 2.0
 
 
 def replaced(text: str, old: str, new: str) -> str:
@@ -63,21 +60,38 @@ def _loosely(text: str, old: str, new: str) -> tuple[int, int, str]:
         raise ToolError(_told(0))
     before = old[: len(old) - len(old.lstrip())]
     after = old[len(old.rstrip()) :]
-    source = r"\s++".join(regex.escape(word) for word in words)
-    source = (r"(?<=\s)" if before else "") + source + (r"(?=\s)" if after else "")
-    try:
-        places = [match.span() for match in regex.finditer(source, text, overlapped=True, timeout=SECONDS)]
-    except TimeoutError:
-        raise ToolError("looking for `old` took too long") from None
-    if len(places) != 1:
-        raise ToolError(_told(len(places)))
-    start, end = places[0]
-    if before and text.startswith(before, start - len(before), start):
+    piece = _collapsed(old)
+    collapsed = _collapsed(text)
+    if (count := _count(collapsed, piece)) != 1:
+        raise ToolError(_told(count))
+    first = collapsed.index(piece) + bool(before)
+    last = first + len(" ".join(words)) - 1
+    start, end = _place(text, collapsed, first), _place(text, collapsed, last) + 1
+    if text.startswith(before, start - len(before)):
         start -= len(before)
-    elif before:
+    else:
         new = new.lstrip()
-    if after and text.startswith(after, end):
+    if text.startswith(after, end):
         end += len(after)
-    elif after:
+    else:
         new = new.rstrip()
     return start, end, new
+
+
+def _collapsed(text: str) -> str:
+    """Return a text with each run of white space as one space."""
+    before = " " if text[:1].isspace() else ""
+    after = " " if text[-1:].isspace() else ""
+    return f"{before}{' '.join(text.split())}{after}"
+
+
+def _place(text: str, collapsed: str, at: int) -> int:
+    """Return where the character of a collapsed text, which is no space, stands in the text."""
+    head = collapsed[:at].split()
+    inner = 0 if collapsed[at - 1 : at] in ("", " ") else len(head.pop())
+    place = 0
+    for word in head:
+        place = text.index(word, place) + len(word)
+    while text[place].isspace():
+        place += 1
+    return place + inner

@@ -49,7 +49,7 @@ EDIT = ToolSpec(
                 "items": {
                     "type": "object",
                     "properties": {
-                        "old": {"type": "string", "minLength": 1, "description": "Text that the file holds once."},
+                        "old": {"type": "string", "minLength": 0, "description": "Text that the file holds once."},
                         "new": {"type": "string", "minLength": 0, "description": "What takes its place."},
                     },
                     "required": ["old", "new"],
@@ -70,7 +70,7 @@ def write_file(workspace: Workspace, arguments: Mapping[str, Any]) -> str:
     spot = workspace.locate(arguments["path"], for_writing=True)
     data = _encoded(arguments["content"])
     with telling(spot.given):
-        is_new = _put(spot, data)
+        is_new = write_at(spot, data)
     return f"{'created' if is_new else 'replaced'} {spot.shown} ({len(data)} bytes)"
 
 
@@ -86,7 +86,7 @@ def edit(workspace: Workspace, arguments: Mapping[str, Any]) -> str:
                 text = replaced(text, change["old"], change["new"])
             except ToolError as error:
                 raise ToolError(f"edit {number} of {len(edits)}: {error}; nothing was changed: {spot.given}") from None
-        _put(spot, text.encode("utf-8", "surrogateescape"))
+        write_at(spot, text.encode("utf-8", "surrogateescape"))
     return f"changed {spot.shown} ({len(edits)} {'edit' if len(edits) == 1 else 'edits'})"
 
 
@@ -97,7 +97,7 @@ def _encoded(text: str) -> bytes:
         raise ToolError("the text holds half of a surrogate pair, which no file can hold") from None
 
 
-def _put(spot: Spot, data: bytes) -> bool:
+def write_at(spot: Spot, data: bytes) -> bool:
     """Give a spot its content; True if there was no file. Raises OSError, ToolError, Cancelled."""
     if not spot.parts:
         raise ToolError(f"is a directory: {spot.given}")
