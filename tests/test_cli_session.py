@@ -135,8 +135,8 @@ async def test_calls_that_wait_side_by_side_are_asked_about_one_after_the_other(
             await wait_all_tasks_blocked()
             shown = chat.screen.getvalue()
             assert shown.count("[y/N]") == nth
-            last = shown.rpartition(" needs your consent")[0].rpartition("\n")[2]
-            await chat.type("y\n" if last == "shell" else "n\n")
+            is_shell = shown.rpartition(" needs your consent")[0].endswith("shell")
+            await chat.type("y\n" if is_shell else "n\n")
         await chat.screen.sees("Well.\n")
     assert results(server.requests[1]) == ["approval denied", "exit code: 0"]
     assert not (tmp_path / "new.txt").exists()

@@ -15,7 +15,7 @@ from tests.test_cli_terminal import EVIL, FORBIDDEN
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="terminals and signals as POSIX knows them")
 
-WRITE = json.dumps({"path": "new.txt", "content": "written by a tool"})
+WRITE = '{"path":"new.txt","content":"written by a tool"}'
 DONE = [STREAM, delta("Well."), ending(5, 1)]
 
 
@@ -245,7 +245,7 @@ async def test_no_control_character_of_a_call_or_a_result_reaches_the_terminal(t
 
 
 async def test_a_long_call_is_shown_short_but_asked_about_whole(tmp_path: Path) -> None:
-    arguments = json.dumps({"command": "true " + "x  y" * 200 + " && rm -rf everything"})
+    arguments = json.dumps({"command": "true " + "x  y" * 200 + " && rm -rf everything"}, separators=(",", ":"))
     async with (
         serving(calling("shell", arguments), DONE) as server,
         at_terminal(tmp_path, "run", "go", *flags(server)) as program,
