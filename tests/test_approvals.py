@@ -253,7 +253,7 @@ async def test_calls_of_a_batch_wait_side_by_side_and_are_answered_in_any_order(
         turn_id = await scene.start()
         await asked(scene, 3)
         by_call = {event.call_id: event.approval_id for event in scene.of(events.ApprovalRequested)}
-        assert sorted(by_call) == ["c1", "c2", "c3"]
+        assert list(by_call) == ["c1", "c2", "c3"]  # people are asked in call order
         assert len(set(by_call.values())) == 3
         for call_id, approved in (("c3", True), ("c1", False), ("c2", True)):
             assert await scene.runtime.resolve_approval(by_call[call_id], approved)

@@ -61,6 +61,8 @@ class _Call:
     arguments: Mapping[str, Any] = attrs.field(factory=dict)
     output: ToolOutput | None = None
     result: ToolResult | None = None
+    asked: trio.Event = attrs.field(factory=trio.Event)
+    """Set once its question, if it has one, is asked; so people are asked in call order."""
     prepared: bool = False
     finished: trio.Event = attrs.field(factory=trio.Event)
 
@@ -144,6 +146,7 @@ class ToolBatch:
         if refusal is not None:
             entry.output = ToolOutput(refusal, is_error=True)
         entry.prepared = True
+        entry.asked.set()
         self._changed.set()
         self._changed = trio.Event()
 
@@ -214,12 +217,18 @@ class ToolBatch:
             spec=tool.spec,
             verdicts=verdicts,
         )
+        await self._earlier_asked(entry)
         ruling = await self.port.report(request)
+        entry.asked.set()
         if ruling.decision is PolicyDecision.DENIED:
             return str(ruling.refusal)
         if ruling.decision is not PolicyDecision.ASK:
             return None
         return await self._await_consent(request)
+
+    async def _earlier_asked(self, entry: _Call) -> None:
+        for earlier in self._entries[: self._entries.index(entry)]:
+            await earlier.asked.wait()
 
     async def _await_consent(self, request: RequestApproval) -> str | None:
         """Wait for the answer; a call that got consent is still denied if the mode of now denies it."""
