@@ -6,17 +6,17 @@ it; what it can't survive it raises, and its supervisor starts the next one.
 """
 
 import logging
-from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 import attrs
 import trio
 
-from roder_trio.actors._cell import Mailbox, Request
+from roder_trio.actors._cell import Request
 from roder_trio.actors._desk import Desk
+from roder_trio.actors._home import Home
 from roder_trio.actors._job import Job
 from roder_trio.actors._log import ThreadLog
 from roder_trio.actors._runner import Runner, make_runner
@@ -40,19 +40,6 @@ from roder_trio.schema.event import (
 from roder_trio.schema.transcript import ErrorNote
 
 log = logging.getLogger(__name__)
-
-
-class Home(Protocol):
-    """What an incarnation needs of the cell that outlives it."""
-
-    thread_id: str
-    mailbox: Mailbox
-    job: Job | None
-    waiting: deque[Request]
-    desk: Desk
-
-    def depart(self) -> None:
-        """Take no more requests: the thread stops being resident."""
 
 
 class TerminalLost(Exception):

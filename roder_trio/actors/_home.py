@@ -1,0 +1,21 @@
+"""What an incarnation of a thread's actor needs of the cell that outlives it."""
+
+from collections import deque
+from typing import Protocol
+
+from roder_trio.actors._cell import Mailbox, Request
+from roder_trio.actors._desk import Desk
+from roder_trio.actors._job import Job
+
+
+class Home(Protocol):
+    """What an incarnation needs of the cell that outlives it."""
+
+    thread_id: str
+    mailbox: Mailbox
+    job: Job | None
+    waiting: deque[Request]
+    desk: Desk
+
+    def depart(self) -> None:
+        """Take no more requests: the thread stops being resident."""

@@ -1,0 +1,161 @@
+"""Reports: what a job tells its thread, and how it ends. They are facts, never refused."""
+
+from typing import Any, TypeAlias
+
+import attrs
+
+from roder_trio.schema.event import Event
+from roder_trio.schema.policy import Verdict
+from roder_trio.schema.tool import ToolSpec
+from roder_trio.schema.transcript import ProviderMetadata, TranscriptItem
+
+
+@attrs.frozen
+class RecordCompaction:
+    """A compaction began or ended without a boundary."""
+
+    turn_id: str
+    event: Event
+
+
+@attrs.frozen(kw_only=True)
+class CommitCompaction:
+    """Store a boundary, if the log still has `base` items and no call is open."""
+
+    turn_id: str
+    compaction_id: str
+    base: int
+    item: ProviderMetadata
+    strategy: str
+    duration: float
+
+
+@attrs.frozen
+class TakeSteers:
+    """A round begins and steers wait."""
+
+    turn_id: str
+
+
+@attrs.frozen
+class ItemsDone:
+    """Items that the stream has completed, to be stored before it is read on."""
+
+    turn_id: str
+    items: tuple[TranscriptItem, ...]
+
+
+@attrs.frozen
+class StepEnded:
+    """A step is closed: its last items; what it left open is discarded, and steers that wait are taken."""
+
+    turn_id: str
+    items: tuple[TranscriptItem, ...] = ()
+
+
+@attrs.frozen
+class FinalStep:
+    """A step that ends the turn, unless steers wait."""
+
+    turn_id: str
+    items: tuple[TranscriptItem, ...]
+    finish_reason: str | None
+    output: Any = None
+    """The structured answer that was accepted."""
+    otherwise: tuple[TranscriptItem, ...] | None = None
+    """What is stored if it doesn't end the turn; None: `items`."""
+
+
+@attrs.frozen
+class ToolResultsDone:
+    """Results of the step's calls, in call order."""
+
+    turn_id: str
+    items: tuple[TranscriptItem, ...]
+
+
+@attrs.frozen
+class RecordToolEvents:
+    """Store what happened to a call before it ran."""
+
+    turn_id: str
+    events: tuple[Event, ...]
+
+
+@attrs.frozen(kw_only=True)
+class RequestApproval:
+    """A call needs consent; decided once more by the mode of that moment, so that no needless question is shown."""
+
+    turn_id: str
+    approval_id: str
+    call_id: str
+    arguments: str
+    spec: ToolSpec
+    verdicts: tuple[Verdict, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class RequestExternal:
+    """The host is to run a call."""
+
+    turn_id: str
+    request_id: str
+    call_id: str
+    name: str
+    arguments: str
+
+
+@attrs.frozen
+class AwaitAnswer:
+    """Answered with what resolved a request of this turn, once something did."""
+
+    turn_id: str
+    request_id: str
+
+
+@attrs.frozen
+class Checkpoint:
+    """Store the open text that isn't stored yet."""
+
+
+@attrs.frozen
+class Finished:
+    """The turn's terminal event is stored already."""
+
+
+@attrs.frozen
+class Failed:
+    """The turn failed."""
+
+    error: str
+    kind: str
+    items: tuple[TranscriptItem, ...] = ()
+    call_error: str = "not run: the turn failed"
+
+
+@attrs.frozen
+class Interrupted:
+    """The turn was interrupted."""
+
+    reason: str
+    items: tuple[TranscriptItem, ...] = ()
+
+
+@attrs.frozen
+class CompactionEnded:
+    """A manual compaction ended with a result or an exception."""
+
+    compaction_id: str
+    result: Any = None
+    error: BaseException | None = None
+
+
+JobOutcome: TypeAlias = Finished | Failed | Interrupted | CompactionEnded
+
+
+@attrs.frozen
+class JobEnded:
+    """The last word of a job."""
+
+    turn_id: str
+    outcome: JobOutcome
