@@ -1,5 +1,6 @@
 """How the wait for consent ends when nobody answers: by time, by the turn's end, by a crash or a restart."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -138,6 +139,33 @@ async def test_the_deadline_of_a_turn_covers_the_wait_for_consent(autojump_clock
         outcome = await scene.run()
         assert (outcome.status, outcome.error_kind, trio.current_time()) == ("failed", "deadline_timeout", 1.0)
         assert await results_of(scene) == {"c1": ("timed out", True)}
+        assert outcomes(scene.happened) == ["cancelled"]
+        await settled(scene)
+
+
+class Lingers(Deed):
+    """A tool that needs two seconds to clean up after a cancel."""
+
+    async def run(self, context: rt.ToolContext, arguments: Mapping[str, Any]) -> rt.ToolOutput:
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(2.0)
+
+
+async def test_consent_that_comes_after_the_deadline_is_no_consent(autojump_clock: Clock) -> None:
+    batch = calling(("c1", "change"), ("c2", "see"))
+    async with consenting(batch, DONE_STEP, tools=[Deed(), Lingers("see", ["read"])], turn_deadline=1.0) as scene:
+        turn_id, approval_id = await pending_on(scene)
+        await trio.sleep(2.0)
+        assert not await scene.runtime.resolve_approval(approval_id, True)
+        with pytest.raises(rt.NoActiveTurn):
+            await scene.steer(turn_id, "more")
+        await scene.interrupt(turn_id)
+        outcome = await scene.wait(turn_id)
+        assert (outcome.status, outcome.reason) == ("interrupted", "user")
+        assert [event.reason for event in scene.of(events.TurnInterruptRequested)] == ["user"]
         assert outcomes(scene.happened) == ["cancelled"]
         await settled(scene)
 

@@ -1,5 +1,6 @@
 """The handle of a thread's foreground job, and the port through which the job speaks."""
 
+import math
 from collections.abc import Callable, Container
 from typing import Any
 
@@ -9,6 +10,7 @@ import trio
 from roder_trio.actors._cell import Port
 from roder_trio.actors.steering import SteeringSignal
 from roder_trio.errors import AppendOutcomeUnknown
+from roder_trio.logic.thread.turns import DEADLINE
 from roder_trio.schema.event import Event
 from roder_trio.schema.inference import InferenceEvent
 
@@ -25,8 +27,17 @@ class Job:
     """Why the job was told to stop; the first word wins."""
     cut_at: float | None = None
     """When it was told, in trio's time."""
+    ends_at: float = math.inf
+    """The turn's deadline, in trio's time."""
     sealed: bool = False
     """True once the turn has decided to finish: nothing reaches it any more."""
+
+    @property
+    def told(self) -> str | None:
+        """Why the job is to end, its deadline included; None if it goes on, or is out of reach."""
+        if self.cause is None and not self.sealed and trio.current_time() >= self.ends_at:
+            return DEADLINE
+        return self.cause
 
     def cancel(self, reason: str) -> bool:
         """Stop the job at once; False if it is out of reach or was stopped before."""

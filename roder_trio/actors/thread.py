@@ -373,7 +373,7 @@ class ThreadActor:
             now=utc_now(),
             time=trio.current_time(),
             slot=self._slot,
-            cause=None if job is None else job.cause,
+            cause=None if job is None else job.told,
             draining=services.lifecycle.draining,
             config=services.config,
             engines=services.engine_facts,

@@ -90,7 +90,7 @@ class TurnJob:
         """Run the rounds; False if they were cancelled."""
         limit = self.scope.services.config.reliability.turn_deadline
         if limit is not None:
-            self.scope.deadline.deadline = trio.current_time() + limit
+            self.scope.deadline.deadline = self.scope.job.ends_at = trio.current_time() + limit
         with self.scope.deadline:
             await self._ask_hooks()
             await self._rounds()

@@ -54,6 +54,8 @@ from roder_trio.schema.turn import TurnOutcome
 from roder_trio.schema.usage import TokenUsage
 
 CALLER_LEFT = "caller_left"
+DEADLINE = "deadline"
+"""The cause of a turn whose time is over; whoever interrupts it still says why."""
 
 # -- commands ----------------------------------------------------------------------------------------------------------
 
@@ -78,7 +80,8 @@ def interrupt(state: ThreadState, command: Interrupt, facts: Facts) -> Decision:
         return Decision(effects=(CancelJob(command.reason),))
     if facts.slot.phase is not Phase.RUNNING:
         return Decision()
-    requested = Publish(TurnInterruptRequested(facts.cause or command.reason), command.turn_id)
+    first = facts.cause if facts.cause not in (None, DEADLINE) else command.reason
+    requested = Publish(TurnInterruptRequested(first), command.turn_id)
     return Decision(effects=(CancelJob(command.reason), requested))
 
 
