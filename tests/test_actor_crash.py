@@ -252,3 +252,44 @@ async def test_who_comes_for_the_result_of_a_compaction_after_a_crash_is_told(au
             nursery.start_soon(task)
             await trio.testing.wait_all_tasks_blocked()
         busy.set()
+
+
+async def test_a_view_ends_if_its_thread_is_gone_when_its_actor_comes_back(autojump_clock):
+    inner = stores.MemoryThreadStore()
+
+    async def vanish(number: int, thread_id: str, records: Sequence[Any]) -> None:
+        if any(getattr(getattr(record, "event", None), "item", None) == BOOM for record in records):
+            await inner.archive_thread(thread_id)
+            raise ZeroDivisionError("a bug")
+
+    async with rt.open_runtime(store=FaultyStore(inner, before=vanish)) as runtime:
+        thread = (await runtime.create_thread()).thread_id
+        async with runtime.thread_view(thread) as view:
+            await crash(runtime, thread)
+            assert [envelope async for envelope in view] == []
+
+
+async def test_only_the_views_of_a_thread_that_can_not_be_read_again_are_outdated(autojump_clock):
+    store = exploding()
+    async with rt.open_runtime(store=store) as runtime, runtime.subscribe_events() as subscription:
+        thread = (await runtime.create_thread()).thread_id
+        async with runtime.thread_view(thread) as view:
+            await crash(runtime, thread, 4)
+            await trio.sleep(60)
+            assert await persist(runtime, thread) == 0
+            assert (await anext(view)).kind == "items.reset"
+    assert [kind for kind in (e.kind for e in buffered(subscription)) if kind == "items.reset"] == []
+
+
+async def test_a_torn_tail_that_was_set_aside_is_told_when_the_thread_is_read(tmp_path):
+    async with rt.open_runtime(store=stores.JsonlThreadStore(tmp_path)) as runtime:
+        thread = (await runtime.create_thread()).thread_id
+        await persist(runtime, thread)
+    [journal] = tmp_path.glob("threads/*.jsonl")
+    with journal.open("ab") as file:
+        file.write(b'{"batch":')
+    store = stores.JsonlThreadStore(tmp_path)
+    async with rt.open_runtime(store=store) as runtime, runtime.subscribe_events(kinds=["storage"]) as subscription:
+        assert await runtime.latest_transcript_item_index(thread, "t") == 0
+        told = await anext(subscription)
+    assert [repair.bytes for repair in told.event.repairs] == [len(b'{"batch":')]

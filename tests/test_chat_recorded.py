@@ -23,9 +23,9 @@ from roder_trio.schema.inference import (
 )
 from roder_trio.schema.transcript import AssistantMessage, ToolCall, ToolResult, UserMessage
 from tests.chat import CONTEXT, TARGET, Decoded, decode, decode_frames, engine, frames_of, request, split_outputs
-from tests.support import ROOT, shared
+from tests.support import SHARED, shared
 
-NAMES = sorted(path.name for path in (ROOT.parent / "shared/wire/chat_completions").glob("*.sse")) or ["absent"]
+NAMES = sorted(path.name for path in (SHARED / "wire/chat_completions").glob("*.sse")) or ["absent"]
 every_stream = pytest.mark.parametrize("name", NAMES)
 SPLITS = 48
 

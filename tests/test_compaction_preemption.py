@@ -54,6 +54,38 @@ async def test_a_steer_preempts_a_compaction_at_once(autojump_clock, phase, requ
         assert scene.engine.active == 0
 
 
+class FailsWhileCancelled(ScriptedEngine):
+    """An engine whose block has a nursery, in which a task fails while the others are being cancelled."""
+
+    @asynccontextmanager
+    async def compact_turn(self, context: Any, request: Any) -> AsyncIterator[Any]:
+        async def stubborn() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise ValueError("no")
+
+        opened = super().compact_turn(context, request)
+        assert opened is not None
+        async with trio.open_nursery() as nursery, opened as stream:
+            nursery.start_soon(stubborn)
+            yield stream
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("required", [True, False])
+async def test_what_an_engine_raises_as_a_steer_cuts_it_changes_nothing(autojump_clock, required):
+    compact = [[used(3), NEVER_ENDS], COMMIT]
+    engine = FailsWhileCancelled([[DONE]], compact=compact, requires_native_compaction=required)
+    async with one_thread(engine=engine, config=limit(1)) as scene:
+        turn_id = await scene.start()
+        await wait_all_tasks_blocked()
+        await scene.steer(turn_id, "first")
+        assert (await scene.wait(turn_id)).status == "completed"
+        assert list(ends_of(scene).values()) == [["Cancelled"], ["Recorded"]]
+        assert [event.reason for event in scene.of(events.ContextCompactionCancelled)] == ["new_input"]
+
+
 @pytest.mark.parametrize("phase", PHASES)
 async def test_an_interrupt_ends_a_compaction_and_the_turn(autojump_clock, phase):
     async with with_goal(engine=engine_in(phase, [DONE]), config=limit(1)) as scene:

@@ -108,7 +108,7 @@ async def test_a_long_answer_is_cut_like_that_of_any_tool(autojump_clock: Clock)
         await scene.runtime.resolve_external_tool(request_id, "x" * 20_001)
         await scene.wait(turn_id)
         assert len((await results_of(scene))["c1"][0]) <= 20_000
-        assert scene.of(events.ToolOutputTruncated) == [events.ToolOutputTruncated("c1", 1, 20_001)]
+        assert scene.of(events.ToolOutputTruncated) == [events.ToolOutputTruncated("c1", 0, 20_001)]
 
 
 async def test_hooks_are_told_what_the_host_answered(autojump_clock: Clock) -> None:

@@ -79,12 +79,8 @@ class AutoCompaction:
         """Run a compaction; None if a steer preempted it. One that failed counts as unsupported if that will do."""
         if not preemptible:
             return await self._try(compaction)
-        try:
-            with self.scope.job.signal.watch() as steered:
-                return await self._try(compaction)
-        except ExceptionGroup:
-            if not steered.cancel_called:
-                raise
+        with self.scope.job.signal.watch():
+            return await self._try(compaction)
         return None
 
     async def _try(self, compaction: NativeCompaction) -> NativeCompactionOutcome:

@@ -79,6 +79,11 @@ class ResidentThread:
             self.gone = trio.Event()
             self._on_departed(self)
 
+    async def wait_gone(self) -> None:
+        """Wait until a departing thread has left."""
+        assert self.gone is not None
+        await self.gone.wait()
+
     def evict(self) -> None:
         """Leave memory. Call it only when idle."""
         self.depart()

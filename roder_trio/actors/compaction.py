@@ -12,7 +12,7 @@ import trio
 
 from roder_trio.actors._services import Services, new_id
 from roder_trio.actors._stream import StreamReader
-from roder_trio.actors._supervisor import flatten
+from roder_trio.actors._supervisor import cancel_alone, flatten
 from roder_trio.actors.hook import Point
 from roder_trio.errors import ProviderFailure, ProviderFailureKind, StaleWindow, StorageError
 from roder_trio.logic import compaction as rules
@@ -171,7 +171,8 @@ class NativeCompaction:
             block = self.engine.compact_turn(context, self._request())
             if block is None:
                 return self._end(rules.Ending.DECLINED)
-            await reader.read(block, take)
+            with cancel_alone():
+                await reader.read(block, take)
         except Exception as error:
             raised = error
         self._failed_at = trio.current_time()

@@ -1,6 +1,5 @@
 """Which threads are in memory: found by id, admitted on demand, evicted when idle, least recently used first."""
 
-import logging
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +12,6 @@ from roder_trio.actors._services import Services
 from roder_trio.errors import RuntimeClosed
 from roder_trio.logic.thread.decide import answer_of_no_thread
 from roder_trio.schema.ids import is_valid_id
-
-log = logging.getLogger(__name__)
 
 
 class Directory:
@@ -69,8 +66,8 @@ class Directory:
             if self._services.lifecycle.closed:
                 raise RuntimeClosed
             leaving = self._departing.get(thread_id)
-            if leaving is not None and leaving.gone is not None:
-                await leaving.gone.wait()
+            if leaving is not None:
+                await leaving.wait_gone()
                 self._forget(leaving)
                 continue
             thread = self._threads.get(thread_id)
@@ -90,8 +87,6 @@ class Directory:
     async def _run(self, thread: ResidentThread) -> None:
         try:
             await thread.run()
-        except Exception:
-            log.exception("thread %s left memory by an error", thread.thread_id)
         finally:
             self._forget(thread)
 
@@ -107,8 +102,7 @@ class Directory:
                 thread.evict()
 
     def _departed(self, thread: ResidentThread) -> None:
-        if self._threads.get(thread.thread_id) is thread:
-            del self._threads[thread.thread_id]
+        del self._threads[thread.thread_id]
         self._departing[thread.thread_id] = thread
 
     # -- drain and exit ----------------------------------------------------------------------------------------------
@@ -144,6 +138,5 @@ class Directory:
         for thread in list(self._threads.values()):
             thread.evict()
         for thread in list(self._departing.values()):
-            if thread.gone is not None:
-                await thread.gone.wait()
+            await thread.wait_gone()
         await trio.lowlevel.checkpoint()

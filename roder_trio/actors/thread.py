@@ -204,10 +204,9 @@ class ThreadActor:
         return self._home.desk.with_output(decision.reply) if isinstance(payload, c.WaitTurn) else decision.reply
 
     def _seal(self, *, sealed: bool) -> None:
-        job = self._home.job
-        if job is not None:
-            job.sealed = sealed
-            self._slot = attrs.evolve(self._slot, phase=Phase.FINISHING if sealed else Phase.RUNNING)
+        assert self._home.job is not None
+        self._home.job.sealed = sealed
+        self._slot = attrs.evolve(self._slot, phase=Phase.FINISHING if sealed else Phase.RUNNING)
 
     async def _commit(self, log: ThreadLog, drafts: Iterable[Draft]) -> Sequence[Stamped]:
         """Commit to the log, and tell the job what changed under it. Raises StorageError, with nothing changed."""
@@ -236,12 +235,12 @@ class ThreadActor:
                 case c.SetMode(mode):
                     self._services.policy_modes.threads[self._home.thread_id] = mode
                 case c.CancelJob(reason):
-                    if job is not None:
-                        job.cancel(reason)
-                        self._slot = attrs.evolve(self._slot, phase=Phase.CLOSING)
+                    assert job is not None
+                    job.cancel(reason)
+                    self._slot = attrs.evolve(self._slot, phase=Phase.CLOSING)
                 case c.PreemptStep():
-                    if job is not None:
-                        job.signal.notify()
+                    assert job is not None
+                    job.signal.notify()
                 case c.EndTurn(turn_id):
                     self._slot = attrs.evolve(self._slot, phase=Phase.CLOSING)
                     self._end_turn(turn_id, payload)
@@ -281,10 +280,10 @@ class ThreadActor:
         if isinstance(payload, c.FinalStep) and payload.output is not None:
             self._home.desk.outputs[turn_id] = payload.output
         entry = self._resident.state.turns[turn_id]
-        if entry.terminal is not None:
-            outcome = self._home.desk.with_output(outcome_of(turn_id, entry, entry.terminal))
-            tell = partial(self._services.publish_live, thread_id=self._home.thread_id, turn_id=None, source="hook")
-            self._services.hooks.turn_ended(outcome, tell)
+        assert entry.terminal is not None
+        outcome = self._home.desk.with_output(outcome_of(turn_id, entry, entry.terminal))
+        tell = partial(self._services.publish_live, thread_id=self._home.thread_id, turn_id=None, source="hook")
+        self._services.hooks.turn_ended(outcome, tell)
 
     def _free(self, payload: Any) -> None:
         outcome = payload.outcome if isinstance(payload, c.JobEnded) else None
