@@ -264,23 +264,23 @@ class EventBroadcast:
         if subscription in self._subscriptions:
             self._subscriptions.remove(subscription)
 
+    def _views(self, thread_id: str) -> list[ItemView]:
+        return [s for s in self._subscriptions if isinstance(s, ItemView) and s.filter.thread_id == thread_id]
+
     def reset_views(self, thread_id: str, items: tuple[ThreadItem, ...]) -> None:
         """The live items of a thread are gone: its views start anew from these."""
-        for subscription in self._subscriptions:
-            if isinstance(subscription, ItemView) and subscription.filter.thread_id == thread_id:
-                subscription.reset(items)
+        for view in self._views(thread_id):
+            view.reset(items)
 
     def outdate_views(self, thread_id: str) -> None:
         """The live items of a thread are gone, and nobody knows yet what it holds."""
-        for subscription in self._subscriptions:
-            if isinstance(subscription, ItemView) and subscription.filter.thread_id == thread_id:
-                subscription.outdate()
+        for view in self._views(thread_id):
+            view.outdate()
 
     def end_views(self, thread_id: str) -> None:
         """The thread is gone: its views end."""
-        for subscription in self._subscriptions:
-            if isinstance(subscription, ItemView) and subscription.filter.thread_id == thread_id:
-                subscription.end()
+        for view in self._views(thread_id):
+            view.end()
 
     def end(self) -> None:
         """End all subscriptions: readers get the rest, then the end of iteration."""
