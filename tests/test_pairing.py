@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roder_trio.logic.naming import ToolNames, WireIds, plain_name, short_id_form
-from roder_trio.logic.pairing import CUT_OFF, NO_RESULT, note_images, paired, sendable_arguments
+from roder_trio.logic.pairing import CUT_OFF, NO_RESULT, paired, sendable_arguments
+from roder_trio.logic.window import note_images
 from roder_trio.schema.inference import EngineTarget
 from roder_trio.schema.transcript import (
     AssistantMessage,

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 import roder_trio as rt
-from roder_trio import events, inference, providers, stores, testing
+from roder_trio import events, inference, providers, stores, testing, transcript
 from roder_trio.providers.scripted import NEVER_ENDS
 from roder_trio.schema.inference import InferenceCapabilities
 from tests.turn_support import DONE, CountingStore, one_thread, say, settings, started, texts
@@ -597,3 +597,17 @@ async def test_any_number_may_wait_for_a_turn(autojump_clock: trio.testing.MockC
         await trio.testing.wait_all_tasks_blocked()
         assert len(outcomes) == 6
         assert len(set(map(repr, outcomes))) == 1
+
+
+async def test_images_of_older_messages_are_notes_for_an_engine_that_takes_none(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with one_thread([say("a"), DONE], capabilities=InferenceCapabilities.text_only()) as scene:
+        picture = transcript.UserMessage("look", (transcript.Image("data:image/png;base64,AA=="),))
+        await scene.runtime.persist_turn_item(scene.id, "before", picture)
+        assert (await scene.run()).status == "completed"
+        [request] = scene.engine.requests
+        assert request.transcript[0] == transcript.UserMessage(
+            "look\n[1 image was left out: this model takes no images.]"
+        )
+        assert (await scene.runtime.load_thread(scene.id)).turns[0].items == (picture,)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from roder_trio.logic.compaction import counts_for, is_boundary, trim_to_last_boundary
 from roder_trio.logic.estimate import Sums, byte_length, estimate, measure, size, sums
-from roder_trio.logic.window import History, Window, active_user_message, last_user_message
+from roder_trio.logic.window import History, Window, active_user_message, last_user_message, without_images
 from roder_trio.schema.inference import EngineTarget
 from roder_trio.schema.transcript import (
     AssistantMessage,
@@ -412,3 +412,34 @@ def test_windows_and_requests_are_well_paired(items, target):
         answered = [item.id for item in sequence if isinstance(item, ToolResult)]
         assert called == answered
         assert len(set(called)) == len(called)
+
+
+IMAGE = Image("data:image/png;base64,AA==")
+
+
+@pytest.mark.parametrize(
+    ("item", "without"),
+    [
+        (UserMessage("look", (IMAGE,)), UserMessage("look\n[1 image was left out: this model takes no images.]")),
+        (UserMessage("", (IMAGE, IMAGE)), UserMessage("[2 images were left out: this model takes no images.]")),
+        (
+            ToolResult("c", "see", "seen", images=(IMAGE,)),
+            ToolResult("c", "see", "seen\n[1 image was left out: this model takes no images.]"),
+        ),
+        (
+            ContextCompaction("so far", active_request=UserMessage("look", (IMAGE,))),
+            ContextCompaction(
+                "so far", active_request=UserMessage("look\n[1 image was left out: this model takes no images.]")
+            ),
+        ),
+    ],
+)
+def test_a_note_stands_for_images_that_a_model_does_not_take(item: Any, without: Any) -> None:
+    plain = AssistantMessage("fine")
+    assert without_images([plain, item]) == [plain, without]
+    history = History([plain])
+    assert not history.has_images
+    history.append(item)
+    assert history.has_images
+    assert History([item]).has_images
+    assert not History([without, ContextCompaction("none")]).has_images

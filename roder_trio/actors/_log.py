@@ -132,6 +132,7 @@ class ThreadLog:
             baseline=history.baseline(target, images),
             base=len(history),
             goal_id=self.attached_goal,
+            has_images=history.has_images,
         )
 
     @property

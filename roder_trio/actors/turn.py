@@ -5,7 +5,7 @@ commit. It ends by returning an outcome; the thread makes the single terminal ev
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from roder_trio.logic.output import NOT_THE_END, not_taken, takes_format
 from roder_trio.logic.retry import RetrySeries
 from roder_trio.logic.tool.ids import SortedCalls
 from roder_trio.logic.turn import Extras, Step, next_request
+from roder_trio.logic.window import without_images
 from roder_trio.schema.command import (
     Failed,
     FinalStep,
@@ -165,7 +166,7 @@ class TurnJob:
         )
         request = next_request(
             scope.plan,
-            scope.view.request,
+            self._transcript(),
             services.config,
             extras,
             thread_id=scope.thread_id,
@@ -173,6 +174,13 @@ class TurnJob:
             deadline_remaining=scope.deadline.deadline - trio.current_time() if scope.is_limited else None,
         )
         return context, request
+
+    def _transcript(self) -> Sequence[TranscriptItem]:
+        """The items of a request: the window, shared; notes stand for images that the engine doesn't take."""
+        view = self.scope.view
+        if view.has_images and not self.scope.takes_images:
+            return without_images(view.request)
+        return view.request
 
     def _new_series(self) -> RetrySeries:
         return RetrySeries(self.scope.services.config.reliability)

@@ -73,11 +73,6 @@ def is_json_object(text: str) -> bool:
         return False
 
 
-def note_images(count: int) -> str:
-    """Return the note that stands for images which a model can't see."""
-    return f"[{count} image{'s were' if count > 1 else ' was'} left out: this model takes no images.]"
-
-
 # -- boundaries --------------------------------------------------------------------------------------------------------
 
 

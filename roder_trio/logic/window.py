@@ -9,11 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import overload
 
+import attrs
+
 from roder_trio.logic.boundary import is_boundary
 from roder_trio.logic.compaction import counts_for, retained_before
 from roder_trio.logic.estimate import Sums, strings, sums
 from roder_trio.schema.inference import EngineTarget
-from roder_trio.schema.transcript import ContextCompaction, ProviderMetadata, TranscriptItem, UserMessage
+from roder_trio.schema.transcript import ContextCompaction, ProviderMetadata, ToolResult, TranscriptItem, UserMessage
 
 _NO_BOUNDARY = -1
 
@@ -72,12 +74,14 @@ class History:
     Compares by its items. Only `append` changes it; what `items` and `boundaries` hold is not changed from outside.
     """
 
-    __slots__ = ("_by_head", "_by_target", "boundaries", "items")
+    __slots__ = ("_by_head", "_by_target", "boundaries", "has_images", "items")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, items: Iterable[TranscriptItem] = ()) -> None:
         self.items: list[TranscriptItem] = list(items)
         self.boundaries: list[int] = [position for position, item in enumerate(self.items) if is_boundary(item)]
+        self.has_images = any(map(holds_images, self.items))
+        """Whether any item of the log has images."""
         self._by_head: dict[int, _Cut] | None = None
         self._by_target: dict[EngineTarget | None, _Cut] | None = None
 
@@ -93,6 +97,7 @@ class History:
     def append(self, item: TranscriptItem) -> None:
         """Add an item at the end; a boundary makes the windows new."""
         self.items.append(item)
+        self.has_images = self.has_images or holds_images(item)
         if is_boundary(item):
             self.boundaries.append(len(self.items) - 1)
             self._by_head = self._by_target = None
@@ -167,6 +172,38 @@ class History:
         if cut.request is not cut.items:
             cut.request.append(item)
         cut.total += measured
+
+
+def holds_images(item: TranscriptItem) -> bool:
+    """Whether an item has images that a model could see."""
+    if isinstance(item, ContextCompaction):
+        return item.active_request is not None and bool(item.active_request.images)
+    return isinstance(item, UserMessage | ToolResult) and bool(item.images)
+
+
+def without_images(items: Iterable[TranscriptItem]) -> list[TranscriptItem]:
+    """Return the items for a model that takes no images: a note stands for those of each item."""
+    return [_without_images(item) if holds_images(item) else item for item in items]
+
+
+def note_images(count: int) -> str:
+    """Return the note that stands for images which a model can't see."""
+    return f"[{count} image{'s were' if count > 1 else ' was'} left out: this model takes no images.]"
+
+
+def _without_images(item: TranscriptItem) -> TranscriptItem:
+    match item:
+        case UserMessage(text, images):
+            return UserMessage(_noted(text, len(images)))
+        case ToolResult(result=text, images=images):
+            return attrs.evolve(item, result=_noted(text, len(images)), images=())
+        case ContextCompaction(active_request=UserMessage(text, images)):
+            return attrs.evolve(item, active_request=UserMessage(_noted(text, len(images))))
+    return item
+
+
+def _noted(text: str, images: int) -> str:
+    return f"{text}\n{note_images(images)}" if text else note_images(images)
 
 
 def last_user_message(items: Sequence[TranscriptItem]) -> UserMessage | None:

@@ -126,3 +126,5 @@ class View:
     """The number of items in the log."""
     goal_id: str | None
     """The goal that the running turn is attached to."""
+    has_images: bool = False
+    """Whether any item of the log has images."""

@@ -9,7 +9,8 @@ from typing import Any
 import attrs
 
 from roder_trio.logic.naming import ToolNames
-from roder_trio.logic.pairing import Sent, note_images, paired
+from roder_trio.logic.pairing import Sent, paired
+from roder_trio.logic.window import note_images
 from roder_trio.providers.chat_completions.profile import Profile
 from roder_trio.schema.inference import EngineTarget, InferenceRequest, Instructions
 from roder_trio.schema.transcript import (
