@@ -183,7 +183,7 @@ def holds_images(item: TranscriptItem) -> bool:
 
 def without_images(items: Iterable[TranscriptItem]) -> list[TranscriptItem]:
     """Return the items for a model that takes no images: a note stands for those of each item."""
-    return [_without_images(item) if holds_images(item) else item for item in items]
+    return [_without_images(item) for item in items]
 
 
 def note_images(count: int) -> str:
@@ -193,11 +193,11 @@ def note_images(count: int) -> str:
 
 def _without_images(item: TranscriptItem) -> TranscriptItem:
     match item:
-        case UserMessage(text, images):
+        case UserMessage(text, images) if images:
             return UserMessage(_noted(text, len(images)))
-        case ToolResult(result=text, images=images):
+        case ToolResult(result=text, images=images) if images:
             return attrs.evolve(item, result=_noted(text, len(images)), images=())
-        case ContextCompaction(active_request=UserMessage(text, images)):
+        case ContextCompaction(active_request=UserMessage(text, images)) if images:
             return attrs.evolve(item, active_request=UserMessage(_noted(text, len(images))))
     return item
 
