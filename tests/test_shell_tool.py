@@ -273,6 +273,21 @@ async def test_100_interrupts_at_any_moment_leave_no_process_and_no_descriptor(t
 
 
 @needs_proc
+async def test_100_timeouts_leave_no_process(tmp_path: Path) -> None:
+    mark = "100.5625"
+
+    async def overrun() -> None:
+        output = await shell(tmp_path, f"sleep {mark} & sleep {mark}", timeout=1)
+        assert output.is_error
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(100):
+            nursery.start_soon(overrun)
+    assert living(f"sleep {mark}") == []
+    assert own_children() == []
+
+
+@needs_proc
 async def test_orphans_are_reaped_if_they_come_to_this_process(tmp_path: Path) -> None:
     """As they do in a container whose first process this is."""
     prctl = ctypes.CDLL(None).prctl

@@ -204,11 +204,11 @@ async def check_next_turn(run: Run) -> None:
     assert (outcome.status, outcome.error, outcome.text) == ("completed", None, "done")
 
 
-async def sweep(flow: Callable[[int], Any], at_least: int, stride: int = 1) -> None:
-    """Run the flow with the disturbance at each step, or at each `stride`th, until a run has no such step."""
+async def sweep(flow: Callable[[int], Any], at_least: int) -> None:
+    """Run the flow with the disturbance at each step, until a run has no such step."""
     number = 1
     while await flow(number):
-        number += stride
+        number += 1
     assert number > at_least
 
 
@@ -301,7 +301,7 @@ async def test_consent_that_comes_after_an_interrupt_is_refused(autojump_clock: 
             assert not any(late)
         return run.injector.fired
 
-    await sweep(flow, 60, stride=3)
+    await sweep(flow, 60)
 
 
 # -- a steer -----------------------------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ async def test_a_steer_at_any_step_cuts_no_call(
                 assert transcript.UserMessage("steered") in run.engine.requests[-1].transcript
         return run.injector.fired
 
-    await sweep(flow, 60, stride=3)
+    await sweep(flow, 60)
 
 
 # -- the deadline ------------------------------------------------------------------------------------------------------
@@ -370,7 +370,7 @@ async def test_a_deadline_at_any_step_gives_every_call_its_result(
                 assert outcome.status == "completed"
         return run.injector.fired
 
-    await sweep(flow, 60, stride=2)
+    await sweep(flow, 60)
 
 
 # -- the caller leaves -------------------------------------------------------------------------------------------------
@@ -393,7 +393,7 @@ async def test_a_caller_that_leaves_at_any_step_ends_its_tools(autojump_clock: t
                 assert outcome.status == "completed"
         return run.injector.fired
 
-    await sweep(flow, 60, stride=2)
+    await sweep(flow, 60)
 
 
 # -- the runtime is left -----------------------------------------------------------------------------------------------
@@ -442,4 +442,4 @@ async def test_a_runtime_that_is_left_at_any_step_ends_its_tools(autojump_clock:
             assert (await runtime.run_turn(thread_id, "again")).text == "done"
         return injector.fired
 
-    await sweep(flow, 60, stride=2)
+    await sweep(flow, 60)
