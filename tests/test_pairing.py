@@ -175,21 +175,63 @@ def test_metadata_of_another_origin_stays_behind() -> None:
         ({"type": "custom_tool_call", "call_id": "1"}, {"type": "custom_tool_call", "call_id": "1_2"}),
         ({"type": "tool_use", "id": "1", "input": {}}, {"type": "tool_use", "id": "1_2", "input": {}}),
         ({"functionCall": {"id": "1", "name": "f"}}, {"functionCall": {"id": "1_2", "name": "f"}}),
-        ({"type": "server_tool_use", "id": "1"}, {"type": "server_tool_use", "id": "1"}),
         ({"functionCall": {"name": "f"}}, {"functionCall": {"name": "f"}}),
-        ({"functionCall": "odd"}, {"functionCall": "odd"}),
-        ("odd", "odd"),
     ],
 )
-def test_ids_of_stored_provider_items_are_rewritten_too(part: Any, renamed: Any) -> None:
-    sent = pair(call(), result(), call(), replay(part), result())
-    assert sent == [call(), result(), call("1_2"), replay(renamed), result("1_2")]
+def test_a_stored_call_is_sent_under_its_wire_id_instead_of_the_canonical_one(part: Any, renamed: Any) -> None:
+    sent = pair(call(), result(), replay(part), call(), result())
+    assert sent == [call(), result(), replay(renamed), result("1_2")]
+
+
+@pytest.mark.parametrize("part", [{"type": "server_tool_use", "id": "1"}, {"functionCall": "odd"}, "odd", {"text": 1}])
+def test_a_stored_item_that_is_no_call_of_ours_is_left_alone(part: Any) -> None:
+    sent = pair(call(), result(), replay(part), call(), result())
+    assert sent == [call(), result(), replay(part), call("1_2"), result("1_2")]
 
 
 def test_a_stored_call_that_the_log_lacks_or_repeats_is_left_out() -> None:
     stored = {"type": "function_call", "call_id": "1"}
     gone = {"type": "function_call", "call_id": "9"}
-    assert pair(call(), replay(stored, gone, stored), result()) == [call(), replay(stored), result()]
+    assert pair(replay(stored, gone, stored), call(), result()) == [replay(stored), result()]
+
+
+def test_a_call_that_no_stored_item_stands_for_is_sent_behind_them() -> None:
+    stored = {"type": "function_call", "call_id": "1"}
+    items = [replay(stored), call(), call("2"), result(), result("2")]
+    assert pair(*items) == [replay(stored), call("2"), result(), result("2")]
+
+
+def test_equal_calls_without_ids_are_matched_one_by_one() -> None:
+    part, other = {"functionCall": {"name": "f", "args": {"a": 1}}}, {"functionCall": {"name": "g", "args": {"a": 1}}}
+    calls = [call("x", '{"a": 1}'), call("y", '{"a": 1}')]
+    assert pair(replay(part, part), *calls, result("x"), result("y")) == [
+        replay(part, part),
+        result("x"),
+        result("y"),
+    ]
+    assert pair(replay(other), call("x", '{"a": 1}'), result("x")) == [replay(other), result("x")]
+    assert pair(replay(part), call("x", "["), result("x"))[0] == replay()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "message", "content": [{"type": "output_text", "text": "I "}, {"type": "refusal", "refusal": "said"}]},
+        {"type": "text", "text": "so said I"},
+        {"text": "said", "thoughtSignature": "s"},
+    ],
+)
+def test_text_that_a_stored_item_says_is_not_said_twice(part: Any) -> None:
+    other = AssistantMessage("something else")
+    assert pair(ASK, other, SAID, replay(part), ASK) == [ASK, other, replay(part), ASK]
+    assert pair(ASK, SAID, ASK, replay(part)) == [ASK, SAID, ASK, replay(part)]
+    cut = AssistantMessage("said", interrupted=True)
+    assert cut in pair(ASK, cut, replay(part))
+
+
+@pytest.mark.parametrize("part", [{"text": "said", "thought": True}, {"type": "message", "content": None}, {}])
+def test_a_thought_is_not_what_was_said(part: Any) -> None:
+    assert pair(ASK, SAID, replay(part)) == [ASK, SAID, replay(part)]
 
 
 def test_a_standalone_boundary_keeps_what_it_holds() -> None:
@@ -244,23 +286,29 @@ _ITEMS = st.lists(
 )
 
 
+def _calls_of(item: Any) -> list[str]:
+    """The wire ids of the calls that a sent item is or stands for."""
+    if isinstance(item, ProviderMetadata):
+        return [part["call_id"] for part in item.payload["output"]]
+    return [item.id] if isinstance(item, ToolCall) else []
+
+
 @given(_ITEMS, st.booleans())
 @settings(max_examples=200)
 def test_every_transcript_is_well_paired_with_unique_ids(items: list[Any], text_ends_calls: bool) -> None:
     sent = pair(*items, text_ends_calls=text_ends_calls)
-    calls = [item.id for item in sent if isinstance(item, ToolCall)]
+    calls = [item for part in sent for item in _calls_of(part)]
     results = [item.id for item in sent if isinstance(item, ToolResult)]
-    assert calls == results
+    assert sorted(calls) == sorted(results)
     assert len(set(calls)) == len(calls)
     for item in sent:
         if isinstance(item, ToolCall):
             assert isinstance(json.loads(item.arguments), dict)
     open_calls: list[str] = []
     for item in sent:
-        if isinstance(item, ToolCall):
-            open_calls.append(item.id)
-        elif isinstance(item, ToolResult):
-            assert item.id == open_calls.pop(0)
+        open_calls.extend(_calls_of(item))
+        if isinstance(item, ToolResult):
+            open_calls.remove(item.id)
         elif isinstance(item, UserMessage):
             assert not open_calls
     assert pair(*items, text_ends_calls=text_ends_calls) == sent

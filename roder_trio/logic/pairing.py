@@ -12,6 +12,7 @@ import orjson
 
 from roder_trio.logic.compaction import COMPACTION_TYPES, compaction_items, counts_for, trim_to_last_boundary
 from roder_trio.logic.naming import IdForm, WireIds
+from roder_trio.logic.replay import StepCall, replayed
 from roder_trio.schema.inference import EngineTarget
 from roder_trio.schema.transcript import (
     AssistantMessage,
@@ -45,12 +46,14 @@ def paired(
     """Return `transcript` as it is sent to `model` at `target`.
 
     Results stand behind the group of calls they answer, in call order. A group ends at a result or a user message,
-    and at assistant text unless `text_ends_calls` is off. Replay metadata stays in place, with its call ids rewritten
-    like those of the calls it holds; that of another dialect, provider or model is left out.
+    and at assistant text unless `text_ends_calls` is off. Replay metadata stays in place, with its call ids rewritten;
+    that of another dialect, provider or model is left out. The texts and calls of its step that its items stand for
+    are left out instead: their results stand behind it.
     """
     items = _rendered(trim_to_last_boundary(transcript, target), target)
-    results = _results(items)
-    writer = _Writer(results, WireIds(id_form), text_ends_calls, lambda payload: _is_replay(payload, target, model))
+    ids = WireIds(id_form)
+    wires = {place: ids.take(item.id) for place, item in enumerate(items) if isinstance(item, ToolCall)}
+    writer = _Writer(items, _results(items), wires, text_ends_calls, lambda payload: _is_replay(payload, target, model))
     for position, item in enumerate(items):
         writer.take(position, item)
     return writer.finish()
@@ -131,15 +134,20 @@ def _results(items: Sequence[TranscriptItem]) -> dict[int, ToolResult]:
 
 @attrs.define
 class _Writer:
-    """Writes the paired list; `group` holds the calls whose results are still to come, `wire` each id's newest."""
+    """Writes the paired list; `group` holds the calls whose results are still to come."""
 
+    items: Sequence[TranscriptItem]
     results: Mapping[int, ToolResult]
-    ids: WireIds
+    wires: Mapping[int, str]
+    """The wire id of each call, by the call's position."""
     text_ends_calls: bool
     is_replay: Callable[[Mapping[str, Any]], bool]
     out: list[Sent] = attrs.field(factory=list)
     group: list[ToolResult] = attrs.field(factory=list)
-    wire: dict[str, str] = attrs.field(factory=dict)
+    sent: set[str] = attrs.field(factory=set)
+    """Wire ids of calls that a stored item stands for."""
+    step: int = 0
+    """Where in `out` the texts of the newest step begin."""
     cut_off: bool = False
 
     def take(self, position: int, item: TranscriptItem) -> None:
@@ -152,6 +160,7 @@ class _Writer:
                 self._end_group()
                 self._note()
                 self.out.append(item)
+                self.step = len(self.out)
             case AssistantMessage():
                 if self.text_ends_calls:
                     self._end_group()
@@ -161,7 +170,7 @@ class _Writer:
                 self.out.append(item)
             case ProviderMetadata():
                 if self.is_replay(item.payload):
-                    self.out.append(ProviderMetadata(_replayed(item.payload, self.wire)))
+                    self._replay(position, item)
             case _:
                 raise AssertionError(f"{type(item).__name__} is rendered before")
 
@@ -171,14 +180,37 @@ class _Writer:
         return self.out
 
     def _call(self, position: int, call: ToolCall) -> None:
-        wire = self.wire[call.id] = self.ids.take(call.id)
-        self.out.append(ToolCall(wire, call.name, sendable_arguments(call.arguments)))
+        wire = self.wires[position]
+        if wire not in self.sent:
+            self.out.append(ToolCall(wire, call.name, sendable_arguments(call.arguments)))
         result = self.results.get(position) or ToolResult(call.id, call.name, NO_RESULT, is_error=True)
         self.group.append(attrs.evolve(result, id=wire, name=result.name or call.name))
 
+    def _replay(self, position: int, item: ProviderMetadata) -> None:
+        output = item.payload.get("output")
+        if isinstance(output, list | tuple) and not compaction_items(item.payload):
+            known = replayed(output, self._calls_behind(position))
+            self.sent |= known.calls
+            self.out[self.step :] = [part for part in self.out[self.step :] if not _is_said(part, known.text)]
+            item = ProviderMetadata({**item.payload, "output": known.output})
+        self.out.append(item)
+        self.step = len(self.out)
+
+    def _calls_behind(self, position: int) -> list[StepCall]:
+        """The calls of the step that the metadata at `position` closes: a log holds them right behind it."""
+        calls = []
+        for place in range(position + 1, len(self.items)):
+            call = self.items[place]
+            if not isinstance(call, ToolCall):
+                break
+            calls.append(StepCall(call, self.wires[place]))
+        return calls
+
     def _end_group(self) -> None:
-        self.out.extend(self.group)
-        self.group.clear()
+        if self.group:
+            self.out.extend(self.group)
+            self.group.clear()
+            self.step = len(self.out)
 
     def _note(self) -> None:
         if self.cut_off:
@@ -186,40 +218,5 @@ class _Writer:
             self.cut_off = False
 
 
-# -- replayed provider items -------------------------------------------------------------------------------------------
-
-
-def call_id(part: Mapping[str, Any]) -> str | None:
-    """Return the id of the call that a stored provider item is; None for all else, hosted calls included."""
-    if part.get("type") in ("function_call", "custom_tool_call"):
-        found = part.get("call_id")
-    elif part.get("type") == "tool_use":
-        found = part.get("id")
-    else:
-        inner = part.get("functionCall")
-        found = inner.get("id") if isinstance(inner, Mapping) else None
-    return found if isinstance(found, str) and found else None
-
-
-def with_call_id(part: Mapping[str, Any], wire: str) -> Mapping[str, Any]:
-    """Return a stored provider item that is a call under the id `wire`."""
-    if "functionCall" in part:
-        return {**part, "functionCall": {**part["functionCall"], "id": wire}}
-    return {**part, "call_id" if "call_id" in part else "id": wire}
-
-
-def _replayed(payload: Mapping[str, Any], wire: Mapping[str, str]) -> Mapping[str, Any]:
-    output = payload.get("output")
-    if not isinstance(output, list | tuple) or compaction_items(payload):
-        return payload
-    parts: list[Any] = []
-    seen: set[str] = set()
-    for part in output:
-        old = call_id(part) if isinstance(part, Mapping) else None
-        if old is None:
-            parts.append(part)
-        elif old in wire and old not in seen:
-            # a call that the log doesn't hold would have no result
-            seen.add(old)
-            parts.append(with_call_id(part, wire[old]))
-    return {**payload, "output": parts}
+def _is_said(part: Sent, text: str) -> bool:
+    return isinstance(part, AssistantMessage) and not part.interrupted and part.text in text

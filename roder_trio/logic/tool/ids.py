@@ -11,7 +11,7 @@ import attrs
 
 from roder_trio.errors import ProviderFailure, ProviderFailureKind
 from roder_trio.logic import strict_json
-from roder_trio.logic.pairing import call_id, with_call_id
+from roder_trio.logic.replay import call_id, with_call_id
 from roder_trio.schema.transcript import ProviderMetadata, ToolCall
 
 
