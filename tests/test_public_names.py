@@ -18,7 +18,7 @@ SubscriptionOverrun ThreadBusy ThreadExists ThreadFailed ThreadNotFound UnknownP
 NAMES = {
     "": f"""{ERRORS}
         open_runtime Runtime Turn RuntimeConfig ReliabilityConfig Deadlines ProviderFailureKind
-        TokenUsage TurnOutcome DrainOutcome ShutdownReport OutputOptions SteeringSignal
+        Cost TokenUsage TurnOutcome DrainOutcome ShutdownReport OutputOptions SteeringSignal
         ThreadStore InferenceEngine InferenceCapabilities EventSink
         ThreadSnapshot ThreadMetadata TurnRecord ThreadPage EventEnvelope ExtensionStateRecord OpaqueRecord
         Tool ToolSpec ToolContext ToolOutput tool Policy Verdict Hook Deny Rewrite
@@ -54,7 +54,7 @@ archive_thread compact_thread compact_with_provider create_thread delete_thread 
 interrupt_turn pending_approvals resolve_approval resolve_external_tool set_policy_mode
         latest_transcript_item_index list_models list_threads load_metadata load_thread persist_turn_item
 record_thread_item_event_kind resume_accepting_turns run_turn set_state shutdown_report start_turn steer_turn
-subscribe_events thread_goal_clear thread_goal_get thread_goal_set thread_item_exists thread_view turn
+subscribe_events thread_cost thread_goal_clear thread_goal_get thread_goal_set thread_item_exists thread_view turn
 unarchive_thread update_thread wait_turn
 """
 

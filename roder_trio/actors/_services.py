@@ -10,6 +10,7 @@ import trio
 from roder_trio.actors.accounting import AccountingActor
 from roder_trio.actors.broadcast import EventBroadcast
 from roder_trio.actors.checkpoint import CheckpointTimer
+from roder_trio.actors.cost import CostOf
 from roder_trio.actors.hook import Hooks, Policies
 from roder_trio.logic.json_schema import Validate, compiled
 from roder_trio.logic.thread.facts import EngineFacts
@@ -119,6 +120,8 @@ class Services:
     hooks: Hooks
     policies: Policies
     policy_modes: PolicyModes
+    cost_of: CostOf
+    """Prices what turns are charged by."""
     jitter: Callable[[], float]
     """Draws a share of 0 to 0.25 for a retry's delay."""
 

@@ -201,7 +201,7 @@ class ThreadActor:
     def _reply(self, payload: Any, decision: Decision, stamped: Sequence[Stamped]) -> Any:
         if isinstance(payload, c.RecordItemEvent):
             return stamped[-1].record
-        return self._home.desk.with_output(decision.reply) if isinstance(payload, c.WaitTurn) else decision.reply
+        return self._home.desk.ended(decision.reply) if isinstance(payload, c.WaitTurn) else decision.reply
 
     def _seal(self, *, sealed: bool) -> None:
         assert self._home.job is not None
@@ -255,6 +255,8 @@ class ThreadActor:
         """Put a job into the slot and run it."""
         log, plan, services = self._resident, admitted.plan, self._services
         is_turn = isinstance(admitted, c.StartJob)
+        if is_turn:
+            services.accounting.totals(self._home.thread_id).begin_turn(plan.turn_id)
         job = self._home.job = Job(plan.turn_id, is_turn=is_turn)
         engine = services.engine_facts[plan.provider]
         attached = trio.current_time() if log.attached_goal is not None else None
@@ -275,15 +277,17 @@ class ThreadActor:
 
     def _end_turn(self, turn_id: str, payload: Any) -> None:
         """The turn's terminal event is stored: those who wait for it, and the hooks, are told."""
-        self._services.accounting.totals(self._home.thread_id).forget_turn(turn_id)
+        totals = self._services.accounting.totals(self._home.thread_id)
+        totals.forget_turn(turn_id)
+        self._home.desk.charge(turn_id, totals.take_records())
         self._retake = True
         if isinstance(payload, c.FinalStep) and payload.output is not None:
             self._home.desk.outputs[turn_id] = payload.output
         entry = self._resident.state.turns[turn_id]
         assert entry.terminal is not None
-        outcome = self._home.desk.with_output(outcome_of(turn_id, entry, entry.terminal))
+        ended = self._home.desk.ended(outcome_of(turn_id, entry, entry.terminal))
         tell = partial(self._services.publish_live, thread_id=self._home.thread_id, turn_id=None, source="hook")
-        self._services.hooks.turn_ended(outcome, tell)
+        self._services.hooks.turn_ended(ended, tell)
 
     def _free(self, payload: Any) -> None:
         outcome = payload.outcome if isinstance(payload, c.JobEnded) else None

@@ -9,6 +9,7 @@ from roder_trio.errors import UnknownProvider
 from roder_trio.logic.thread.facts import EngineFacts
 from roder_trio.ports import InferenceEngine
 from roder_trio.providers.catalog import Catalog
+from roder_trio.schema.cost import Price
 from roder_trio.schema.inference import ModelDescriptor
 
 
@@ -36,6 +37,15 @@ class EngineRegistry:
         if engine is None:
             raise UnknownProvider(provider, tuple(self.engines))
         return engine
+
+    def price(self, provider: str, model: str) -> Price | None:
+        """Return the price of exactly this pair; None if none is known. A price is never guessed."""
+        return self._catalog.price(provider, model) or self._catalog.price(self.catalog_name(provider), model)
+
+    def catalog_name(self, provider: str) -> str:
+        """Return what the catalog calls a provider, where the engine goes by an alias of it."""
+        row = self._catalog.provider(provider)
+        return provider if row is None else row.id
 
     async def list_models(self, provider: str | None) -> Sequence[ModelDescriptor]:
         """Return the models of one engine, or of all in their order. Raises UnknownProvider, ProviderFailure."""

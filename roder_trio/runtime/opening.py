@@ -23,6 +23,7 @@ from roder_trio.logic.retry import MAX_JITTER
 from roder_trio.ports import EventSink, Hook, InferenceEngine, Policy, ThreadStore, Tool
 from roder_trio.providers.catalog import Catalog
 from roder_trio.runtime.core import Core
+from roder_trio.runtime.cost import CostBook
 from roder_trio.runtime.engines import EngineRegistry
 from roder_trio.runtime.runtime import Runtime
 from roder_trio.schema.config import RuntimeConfig
@@ -112,6 +113,7 @@ async def _live(
     """Run all actors under a shield, so that a cancel reaches the caller's block first and they end in order."""
     broadcast = EventBroadcast(lambda missed: envelope(Lagged(missed)))
     accounting = AccountingActor(store, config, broadcast.publish, utc_now)
+    costs = CostBook(registry)
     services = Services(
         store=store,
         accounting=accounting,
@@ -122,9 +124,10 @@ async def _live(
         lifecycle=Lifecycle(),
         checkpoints=CheckpointTimer(config.delta_checkpoint_interval),
         toolbox=extensions.toolbox,
-        hooks=Hooks(extensions.hooks, config.deadlines),
+        hooks=Hooks(extensions.hooks, config.deadlines, costs.cost_of),
         policies=Policies(extensions.policies, config.deadlines),
         policy_modes=PolicyModes(config.policy_mode),
+        cost_of=costs.cost_of,
         jitter=lambda: random.uniform(0, MAX_JITTER),  # noqa: S311 - spreads retries, keeps no secret
     )
     with trio.CancelScope(shield=True):
