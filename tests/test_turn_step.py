@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roder_trio.errors import ProviderFailure, ProviderFailureKind
-from roder_trio.logic.thread.facts import View
 from roder_trio.logic.stop import finish_reason
+from roder_trio.logic.thread.facts import View
 from roder_trio.logic.turn import Step, compaction_request, next_request
 from roder_trio.logic.window import History
 from roder_trio.schema import inference

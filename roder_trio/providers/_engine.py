@@ -242,7 +242,7 @@ class HttpEngine(InferenceEngine, Generic[P]):
         self, client: AsyncClient, call: _Call, post: Post, request: InferenceRequest, profile: P
     ) -> tuple[Exchange, list[ProviderMetadata]]:
         """Send a call; one that is refused for what can be left out is sent again, once for each such reason."""
-        while True:
+        while True:  # noqa: ASYNC913 - each round sends a request
             try:
                 exchange = await self._send(client, "POST", post.path, call, post)
             except ProviderFailure as failure:
