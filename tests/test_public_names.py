@@ -46,7 +46,7 @@ NAMES = {
         ToolCall ToolResult TranscriptItem UserMessage""",
     "stores": "JsonlThreadStore MemoryThreadStore StoreRepair",
     "tools": "ExternalTool shell_tool workspace_tools",
-    "providers": "ChatCompletions Offline ScriptedEngine",
+    "providers": "ChatCompletions Offline ScriptedEngine fallback",
 }
 
 METHODS = """

@@ -26,6 +26,7 @@ from roder_trio.schema.transcript import (
     is_final_phase,
 )
 
+_UNSEEN = (inference.Usage, inference.ProviderMetadata, inference.Completed, inference.Failed)
 _NOTICES = (RETRY_MARKER, "request_repair")
 
 
@@ -40,6 +41,8 @@ class Step:
     retries_inside: int = 0
     """Attempts that the engine told to have made inside its stream."""
     ran_hosted_calls: bool = False
+    shown: bool = False
+    """True once it brought what people may have seen."""
     held: list[ProviderMetadata] = attrs.field(factory=list)
     calls: dict[str, ToolCall] = attrs.field(factory=dict)
     repeated: list[ToolCall] = attrs.field(factory=list)
@@ -56,6 +59,7 @@ class Step:
 
         Raises ProviderFailure for what no engine may send.
         """
+        self.shown = self.shown or not isinstance(event, _UNSEEN)
         match event:
             case inference.MessageDelta(text, phase):
                 return self._grow(text, reasons=False, phase=phase)
