@@ -59,7 +59,7 @@ Priced = Callable[..., Any]
 
 
 @pytest.fixture
-def priced(tmp_path: Path, autojump_clock: MockClock) -> Priced:
+def priced(tmp_path: Path) -> Priced:
     """Opens a scene whose model has the prices of the table."""
     path = tmp_path / "models.toml"
     path.write_text(CATALOG, encoding="utf-8")
@@ -92,7 +92,9 @@ async def again(priced: Priced, scene: Scene, turn_id: str) -> rt.TurnOutcome:
         return outcome
 
 
-async def test_a_turn_costs_what_its_attempts_cost_and_nothing_is_loaded_for_that(priced: Priced) -> None:
+async def test_a_turn_costs_what_its_attempts_cost_and_nothing_is_loaded_for_that(
+    priced: Priced, autojump_clock: MockClock
+) -> None:
     async with priced(ROUND, STEP) as scene:
         loads = scene.store.count
         outcome = await scene.run()
@@ -117,14 +119,27 @@ async def test_the_handle_of_a_turn_and_the_hooks_know_its_cost(priced: Priced, 
     assert cost_of(outcome) == KNOWN
 
 
-async def test_a_failed_attempt_and_its_retry_are_both_charged(priced: Priced) -> None:
+async def test_a_failed_attempt_and_its_retry_are_both_charged(priced: Priced, autojump_clock: MockClock) -> None:
     async with priced([inference.Usage(ROW), failure()], STEP) as scene:
         outcome = await scene.run()
         assert outcome.cost == TWICE
         assert await again(priced, scene, outcome.turn_id) == outcome
 
 
-async def test_an_interrupted_turn_costs_what_it_used(priced: Priced) -> None:
+async def test_each_try_of_a_fallback_has_the_price_of_its_own_provider_and_model(
+    priced: Priced, autojump_clock: MockClock
+) -> None:
+    spent = [inference.Usage(ROW), failure("QUOTA_EXCEEDED")]
+    first = providers.ScriptedEngine([spent])
+    second = providers.ScriptedEngine([[used(1_000, 100), say("hi"), DONE]], id="second")
+    async with priced(engine=providers.fallback(first, second)) as scene:
+        outcome = await scene.run()
+        assert cost_of(outcome) == PARTLY
+        assert [r.provider for r in scene.of(events.UsageRecorded)] == ["scripted", "second"]
+        assert await again(priced, scene, outcome.turn_id) == outcome
+
+
+async def test_an_interrupted_turn_costs_what_it_used(priced: Priced, autojump_clock: MockClock) -> None:
     async with priced([inference.Usage(ROW), say("hi"), NEVER_ENDS]) as scene:
         turn_id = await scene.start()
         await wait_all_tasks_blocked()
@@ -134,7 +149,7 @@ async def test_an_interrupted_turn_costs_what_it_used(priced: Priced) -> None:
         assert await again(priced, scene, outcome.turn_id) == outcome
 
 
-async def test_a_turn_that_a_crash_cut_costs_what_the_log_holds(priced: Priced) -> None:
+async def test_a_turn_that_a_crash_cut_costs_what_the_log_holds(priced: Priced, autojump_clock: MockClock) -> None:
     async with priced([inference.Usage(ROW), say("hi"), NEVER_ENDS]) as scene:
         turn_id = await scene.start()
         await wait_all_tasks_blocked()
@@ -147,7 +162,7 @@ async def test_a_turn_that_a_crash_cut_costs_what_the_log_holds(priced: Priced) 
             assert await third.runtime.wait_turn(scene.id, turn_id) == outcome
 
 
-async def test_a_model_without_a_price_leaves_a_turn_unknown(priced: Priced) -> None:
+async def test_a_model_without_a_price_leaves_a_turn_unknown(priced: Priced, autojump_clock: MockClock) -> None:
     async with priced(STEP, STEP) as scene:
         await scene.run()
         outcome = await scene.run(model="dear")
@@ -156,7 +171,7 @@ async def test_a_model_without_a_price_leaves_a_turn_unknown(priced: Priced) -> 
         assert await again(priced, scene, outcome.turn_id) == outcome
 
 
-async def test_a_compaction_in_a_turn_is_part_of_its_cost(priced: Priced) -> None:
+async def test_a_compaction_in_a_turn_is_part_of_its_cost(priced: Priced, autojump_clock: MockClock) -> None:
     compact = [[inference.Usage(ROW), boundary(), DONE]]
     config = settings(auto_compact_token_limit=1)
     async with priced(STEP, compact=compact, config=config) as scene:
@@ -165,7 +180,7 @@ async def test_a_compaction_in_a_turn_is_part_of_its_cost(priced: Priced) -> Non
         assert await again(priced, scene, outcome.turn_id) == outcome
 
 
-async def test_a_manual_compaction_is_part_of_the_threads_cost_alone(priced: Priced) -> None:
+async def test_a_manual_compaction_is_part_of_the_threads_cost_alone(priced: Priced, autojump_clock: MockClock) -> None:
     async with priced(STEP, compact=[[inference.Usage(ROW), boundary(), DONE]]) as scene:
         outcome = await scene.run()
         await scene.runtime.compact_thread(scene.id)
@@ -173,7 +188,9 @@ async def test_a_manual_compaction_is_part_of_the_threads_cost_alone(priced: Pri
         assert (await scene.runtime.thread_cost(scene.id)).usd == TWICE
 
 
-async def test_what_is_used_under_a_turns_id_after_its_end_is_not_the_turns(priced: Priced) -> None:
+async def test_what_is_used_under_a_turns_id_after_its_end_is_not_the_turns(
+    priced: Priced, autojump_clock: MockClock
+) -> None:
     async with priced(STEP, compact=[[inference.Usage(ROW), boundary(), DONE]]) as scene:
         outcome = await scene.run()
         history = await scene.history()
@@ -190,7 +207,7 @@ def told(usage: dict[str, Any], **more: Any) -> inference.ProviderMetadata:
     return inference.ProviderMetadata({"model": "scripted", "usage": usage, **more})
 
 
-async def test_a_cost_of_the_wire_is_kept_with_its_attempt_and_wins(priced: Priced) -> None:
+async def test_a_cost_of_the_wire_is_kept_with_its_attempt_and_wins(priced: Priced, autojump_clock: MockClock) -> None:
     metadata = told({"cost": 0.05, "prompt_tokens": 3})
     async with priced([inference.Usage(ROW), say("hi"), metadata, DONE]) as scene:
         outcome = await scene.run()
@@ -202,7 +219,9 @@ async def test_a_cost_of_the_wire_is_kept_with_its_attempt_and_wins(priced: Pric
         assert await again(priced, scene, outcome.turn_id) == outcome
 
 
-async def test_tokens_of_another_model_inside_an_attempt_have_that_models_price(priced: Priced) -> None:
+async def test_tokens_of_another_model_inside_an_attempt_have_that_models_price(
+    priced: Priced, autojump_clock: MockClock
+) -> None:
     entry = {"type": "advisor_message", "model": "other", "input_tokens": 1_000, "output_tokens": 100}
     usage = ROW + rt.TokenUsage(1_000, 100, 1_100)
     step = [inference.Usage(usage), say("hi"), told({"iterations": [entry]}), DONE]
@@ -212,14 +231,14 @@ async def test_tokens_of_another_model_inside_an_attempt_have_that_models_price(
         assert await again(priced, scene, outcome.turn_id) == outcome
 
 
-async def test_metadata_that_tells_no_cost_is_stored_as_it_came(priced: Priced) -> None:
+async def test_metadata_that_tells_no_cost_is_stored_as_it_came(priced: Priced, autojump_clock: MockClock) -> None:
     metadata = told({"input_tokens": 3})
     async with priced([inference.Usage(ROW), say("hi"), metadata, DONE]) as scene:
         await scene.run()
         assert transcript.ProviderMetadata(metadata.payload) in await scene.history()
 
 
-async def test_a_cost_told_by_a_compaction_is_kept_with_its_attempt(priced: Priced) -> None:
+async def test_a_cost_told_by_a_compaction_is_kept_with_its_attempt(priced: Priced, autojump_clock: MockClock) -> None:
     compacted = inference.ProviderMetadata({**boundary().payload, "usage": {"cost": 0.5}})
     config = settings(auto_compact_token_limit=1)
     async with priced(STEP, compact=[[inference.Usage(ROW), compacted, DONE]], config=config) as scene:
@@ -240,7 +259,9 @@ def test_a_step_keeps_what_tells_its_cost_also_beside_nothing_but_a_boundary() -
 # -- threads and goals -------------------------------------------------------------------------------------------------
 
 
-async def test_a_threads_cost_takes_one_load_and_is_the_sum_of_its_turns(priced: Priced) -> None:
+async def test_a_threads_cost_takes_one_load_and_is_the_sum_of_its_turns(
+    priced: Priced, autojump_clock: MockClock
+) -> None:
     async with priced(STEP, STEP) as scene:
         assert await scene.runtime.thread_cost(scene.id) == NO_COST
         await scene.run()
@@ -254,7 +275,9 @@ async def test_a_threads_cost_takes_one_load_and_is_the_sum_of_its_turns(priced:
             await scene.runtime.thread_cost("nobody", goal=True)
 
 
-async def test_a_goals_cost_holds_its_attempts_and_the_copies_of_threads_below_by_price(priced: Priced) -> None:
+async def test_a_goals_cost_holds_its_attempts_and_the_copies_of_threads_below_by_price(
+    priced: Priced, autojump_clock: MockClock
+) -> None:
     async with priced(STEP, STEP) as scene:
         await scene.run()
         assert await scene.runtime.thread_cost(scene.id, goal=True) == NO_COST
@@ -282,13 +305,17 @@ class NoUsage(Loads):
         await super().append(thread_id, records)
 
 
-async def test_usage_that_could_not_be_stored_costs_nothing_as_its_turn_says(priced: Priced) -> None:
+async def test_usage_that_could_not_be_stored_costs_nothing_as_its_turn_says(
+    priced: Priced, autojump_clock: MockClock
+) -> None:
     async with priced(STEP, store=NoUsage()) as scene:
         outcome = await scene.run()
         assert (outcome.error_kind, outcome.usage, cost_of(outcome)) == ("storage", None, NO_COST)
 
 
-async def test_the_outcome_of_a_thread_that_is_gone_by_then_has_no_known_cost(priced: Priced) -> None:
+async def test_the_outcome_of_a_thread_that_is_gone_by_then_has_no_known_cost(
+    priced: Priced, autojump_clock: MockClock
+) -> None:
     class Gone(stores.MemoryThreadStore):
         async def load_thread(self, thread_id: str) -> rt.ThreadSnapshot | None:
             snapshot, self.loaded = await super().load_thread(thread_id), getattr(self, "loaded", 0) + 1
@@ -326,7 +353,7 @@ async def test_a_model_of_the_public_lists_has_their_price_unless_the_catalog_ha
         assert await runtime.thread_cost(thread.thread_id) == rt.Cost(None, listed.cost + own.cost)
 
 
-async def test_a_cancelled_question_for_a_cost_changes_nothing(priced: Priced) -> None:
+async def test_a_cancelled_question_for_a_cost_changes_nothing(priced: Priced, autojump_clock: MockClock) -> None:
     async with priced(STEP) as scene:
         await scene.run()
         with trio.CancelScope() as scope:

@@ -1,5 +1,7 @@
 """One sampling step: its stream is opened, read and closed, and its usage settled, whatever ends it."""
 
+from contextlib import AbstractAsyncContextManager
+
 import attrs
 import trio
 
@@ -11,6 +13,7 @@ from roder_trio.actors._turn import TurnFailure, TurnScope
 from roder_trio.actors.compaction import find_failure, idle_failure
 from roder_trio.errors import ProviderFailure, ProviderFailureKind, StorageError
 from roder_trio.logic.turn import Step
+from roder_trio.ports import InferenceStream
 from roder_trio.schema.command import ItemsDone
 from roder_trio.schema.event import InferenceCompleted, InferenceStarted
 from roder_trio.schema.inference import InferenceEvent, InferenceRequest, TurnContext
@@ -78,7 +81,7 @@ class SamplingStep:
         try:
             with cancel_alone(), scope.job.signal.watch() as steered:
                 try:
-                    await self._reader.read(scope.engine.stream_turn(context, request), self._taker.take)
+                    await self._reader.read(self._open(context, request), self._taker.take)
                 finally:
                     await self._close()
         except Exception as error:
@@ -88,6 +91,9 @@ class SamplingStep:
         if scope.cut_for_good():
             await trio.lowlevel.checkpoint()
         self._judge(raised, steered=steered.cancel_called)
+
+    def _open(self, context: TurnContext, request: InferenceRequest) -> AbstractAsyncContextManager[InferenceStream]:
+        return self.scope.routes.current.engine.stream_turn(context, request)
 
     def _judge(self, raised: Exception | None, *, steered: bool) -> None:
         """Say how the step ended, by the recorded causes before the exceptions."""
@@ -135,8 +141,8 @@ def sampling_attempt(scope: TurnScope) -> Attempt:
         thread_id=scope.thread_id,
         turn_id=scope.turn_id,
         purpose=Purpose.SAMPLING,
-        provider=scope.plan.provider,
-        model=scope.plan.model,
+        provider=scope.routes.current.provider,
+        model=scope.routes.current.model,
         goal_id=scope.port.attached_goal(),
     )
 

@@ -22,6 +22,7 @@ from roder_trio.actors._log import ThreadLog
 from roder_trio.actors._runner import Runner, make_runner
 from roder_trio.actors._services import Services, utc_now
 from roder_trio.actors._supervisor import cancel_alone
+from roder_trio.actors.follow import read_rest, tell_last_seq
 from roder_trio.errors import ActorCrashed, AppendOutcomeUnknown, RoderTrioError, StorageError
 from roder_trio.logic.thread.decide import answer_of_no_thread, decide
 from roder_trio.logic.thread.draft import Draft, Stamped
@@ -156,6 +157,8 @@ class ThreadActor:
         match payload:
             case c.OpenView():
                 request.resolve(payload.register(log.items()))
+            case c.OpenFollow():
+                request.resolve(payload.register(log.state.next_seq - 1))
             case c.BeginDirectCompaction():
                 request.resolve(self._begin_direct(payload))
             case c.WaitCompaction(compaction_id):
@@ -314,7 +317,7 @@ class ThreadActor:
         snapshot = await services.store.load_thread(thread_id)
         if snapshot is None or snapshot.metadata is None:
             if self._recovers:
-                services.broadcast.end_views(thread_id)
+                services.broadcast.end_readers(thread_id)
             return False
         state, ledger = fold_snapshot(snapshot, snapshot.metadata)
         totals.hand_over(ledger)
@@ -322,6 +325,7 @@ class ThreadActor:
         log = ThreadLog(state, services, lambda: self._home.mailbox.post(c.Checkpoint()))
         await self._commit(log, close_open_work(state, ledger, self._facts()))
         self._log = log
+        tell_last_seq(services.broadcast, thread_id, state.next_seq - 1)
         totals.forget_turns()
         if snapshot.repairs:
             services.publish_live(StorageRepaired(tuple(snapshot.repairs)), thread_id, None, "runtime")
@@ -352,6 +356,7 @@ class ThreadActor:
             self._defer(request)
             return
         thread_id, store = self._home.thread_id, self._services.store
+        await read_rest(self._services.broadcast, thread_id)
         archived = await store.archive_thread(thread_id)
         self._log = None
         if archived:
@@ -366,7 +371,7 @@ class ThreadActor:
 
     def _announce_end(self, event: Event) -> None:
         self._services.publish_live(event, self._home.thread_id, None, "thread")
-        self._services.broadcast.end_views(self._home.thread_id)
+        self._services.broadcast.end_readers(self._home.thread_id)
 
     # -- what a decision may know --------------------------------------------------------------------------------------
 
