@@ -130,6 +130,18 @@ def sorted_schema(value: Any) -> Any:
     return value
 
 
+def is_strict(schema: Any) -> bool:
+    """Whether every object in `schema` is closed and requires all its properties."""
+    if isinstance(schema, Mapping):
+        properties = schema.get("properties")
+        if schema.get("type") == "object" or isinstance(properties, Mapping):
+            names = set(properties) if isinstance(properties, Mapping) else set()
+            if schema.get("additionalProperties") is not False or set(schema.get("required", ())) != names:
+                return False
+        return all(is_strict(part) for part in schema.values())
+    return all(is_strict(part) for part in schema) if isinstance(schema, list | tuple) else True
+
+
 def unsupported(dialect: str, what: str) -> ProviderFailure:
     """Return the failure of a request that a dialect can't express."""
     message = f"The {dialect} dialect has no {what} here; leave it out or use another engine."
