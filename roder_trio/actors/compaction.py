@@ -200,7 +200,8 @@ class NativeCompaction:
 
     def _request(self) -> InferenceRequest:
         services = self.services
-        tools = services.toolbox.offered(self.plan, services.config, self.engine)
+        row = services.engine_facts[self.plan.provider].models.get(self.plan.model)
+        tools = services.toolbox.offered(self.plan, services.config, self.engine, row)
         extras = Extras(context=self.context, tools=tools)
         return compaction_request(
             self.plan, self.view, services.config, extras, thread_id=self.thread_id, hint=self.hint

@@ -150,7 +150,7 @@ class TurnJob:
 
     def _request(self, sampled: SamplingStep) -> tuple[TurnContext, InferenceRequest]:
         scope, services, route = self.scope, self.scope.services, self.scope.routes.current
-        tools = services.toolbox.offered(scope.plan, services.config, route.engine)
+        tools = services.toolbox.offered(scope.plan, services.config, route.engine, route.row)
         extras = Extras(context=scope.context, tools=tools)
         if self._answer is not None:
             extras = Extras(
