@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import trio
 
 from roder_trio.errors import StoreUnsupported, ToolError
+from roder_trio.logic.thread.hydration import Hydration, fold_snapshot
 from roder_trio.schema.event import Event, EventEnvelope
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.inference import (
@@ -70,6 +71,17 @@ class ThreadStore(abc.ABC):
         """Return the metadata of an active thread."""
         snapshot = await self.load_thread(thread_id)
         return None if snapshot is None else snapshot.metadata
+
+    async def load_state(self, thread_id: ThreadId) -> Hydration | None:
+        """Return the state that the log of an active thread folds to, for its owner; None for unknown and archived.
+
+        By default from one `load_thread`. A store that keeps states (`roder_trio.codec.state`) continues one with the
+        records after it, by `fold_tail`; whatever it does, the state decides as the default's does.
+        """
+        snapshot = await self.load_thread(thread_id)
+        if snapshot is None or snapshot.metadata is None:
+            return None
+        return fold_snapshot(snapshot, snapshot.metadata)
 
     async def load_events(self, thread_id: ThreadId, after: int = 0, limit: int = 500) -> Sequence[EventEnvelope]:
         """Return at most `limit` envelopes with a seq above `after`, in order."""

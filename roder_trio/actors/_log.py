@@ -84,9 +84,9 @@ class ThreadLog:
                 self._services.broadcast.publish(self._live_event(turn_id, kind))
         self._watch_open_text()
 
-    def items(self) -> tuple[ThreadItem, ...]:
-        """The thread's items, open ones with their text so far."""
-        shown = {item.id: item for item in self.state.items.items()}
+    def with_live(self, stored: Iterable[ThreadItem]) -> tuple[ThreadItem, ...]:
+        """The thread's items: those that its log tells, and open ones with their text so far."""
+        shown = {item.id: item for item in stored}
         shown.update((item.id, item) for item in self.live)
         return tuple(shown.values())
 
