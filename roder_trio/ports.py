@@ -159,6 +159,32 @@ class InferenceEngine(abc.ABC):
         """Take the runtime's shared `httpx.AsyncClient`; an engine with one of its own keeps that."""
 
 
+class Fallback:
+    """Engines of which the next takes a step over from those before; its id and capabilities are those of the first.
+
+    It is given to a runtime among the engines and is none itself: a turn unfolds it, step by step.
+    """
+
+    def __init__(self, engines: Sequence[InferenceEngine]) -> None:
+        ids = [engine.id for engine in engines]
+        if not ids:
+            raise ValueError("a fallback needs at least one engine")
+        for id in ids:
+            if ids.count(id) > 1:
+                raise ValueError(f"two engines of a fallback have the id {id!r}; give each an id of its own")
+        self.engines = tuple(engines)
+
+    @property
+    def id(self) -> str:
+        """The id of the first engine."""
+        return self.engines[0].id
+
+    @property
+    def capabilities(self) -> InferenceCapabilities:
+        """The capabilities of the first engine."""
+        return self.engines[0].capabilities
+
+
 class EventSink(abc.ABC):
     """Gets every event, in order, one at a time, from a task of the runtime."""
 

@@ -13,8 +13,9 @@ from roder_trio.logic.naming import ToolNames
 from roder_trio.logic.redaction import Redactor
 from roder_trio.logic.sse import Frame, SseDecoder
 from roder_trio.providers._body import Body, Whole
+from roder_trio.providers._facts import Facts
 from roder_trio.providers.chat_completions import ChatCompletions, Profile
-from roder_trio.providers.chat_completions.decode import ChatDecoder, Facts
+from roder_trio.providers.chat_completions.decode import ChatDecoder
 from roder_trio.schema import inference
 from roder_trio.schema.inference import EngineTarget, InferenceRequest, ModelChoice, ToolDefinition, TurnContext
 from roder_trio.schema.transcript import UserMessage

@@ -12,8 +12,9 @@ from trio.testing import wait_all_tasks_blocked
 
 import roder_trio as rt
 from roder_trio import events, items
+from roder_trio.actors._reader import Filter
 from roder_trio.actors._services import envelope
-from roder_trio.actors.broadcast import EventBroadcast, Filter, is_terminal
+from roder_trio.actors.broadcast import EventBroadcast, is_terminal
 from roder_trio.schema.event import Lagged
 from tests.event_support import DONE, NOW, kinds, opened, say, taken
 

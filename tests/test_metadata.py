@@ -237,6 +237,21 @@ def test_a_fold_that_starts_from_a_sum_needs_only_the_attempts_that_change():
     assert fold.attempts == {"a": (2, TokenUsage(20, 2, 22))}
 
 
+def test_a_tier_that_a_mixture_hid_comes_back_if_the_counts_of_tiers_are_given():
+    whole = MetadataFold(METADATA)
+    for one in (usage("a", 1, 1, 1, 2, tier="flex"), usage("b", 1, 1, 1, 2)):
+        whole.absorb(one)
+    assert whole.metadata.usage == TokenUsage(2, 2, 4)
+    assert whole.tiers == {"flex": 1, None: 1}
+    known = {"b": whole.attempts["b"]}
+    resumed, blind = MetadataFold(whole.metadata, known, whole.tiers), MetadataFold(whole.metadata, known)
+    for fold in (whole, resumed, blind):
+        fold.absorb(usage("b", 2, 2, 2, 4, tier="flex"))
+    assert resumed.metadata == whole.metadata
+    assert resumed.metadata.usage == TokenUsage(3, 3, 6, service_tier="flex")
+    assert blind.metadata.usage == TokenUsage(3, 3, 6)
+
+
 def test_usage_given_at_creation_is_an_opening_balance():
     fold = MetadataFold(attrs.evolve(METADATA, usage=TokenUsage(3, 1, 4, service_tier="flex")))
     fold.absorb(usage("a", 1, 1, 1, 2, tier="flex"))

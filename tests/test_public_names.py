@@ -46,12 +46,12 @@ NAMES = {
         ToolCall ToolResult TranscriptItem UserMessage""",
     "stores": "JsonlThreadStore MemoryThreadStore StoreRepair",
     "tools": "ExternalTool shell_tool workspace_tools",
-    "providers": "ChatCompletions Offline ScriptedEngine",
+    "providers": "ChatCompletions Offline ScriptedEngine fallback",
 }
 
 METHODS = """
 archive_thread compact_thread compact_with_provider create_thread delete_thread drain_active_turns get_state
-interrupt_turn pending_approvals resolve_approval resolve_external_tool set_policy_mode
+follow_thread interrupt_turn pending_approvals resolve_approval resolve_external_tool set_policy_mode
         latest_transcript_item_index list_models list_threads load_metadata load_thread persist_turn_item
 record_thread_item_event_kind resume_accepting_turns run_turn set_state shutdown_report start_turn steer_turn
 subscribe_events thread_goal_clear thread_goal_get thread_goal_set thread_item_exists thread_view turn

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roder_trio.errors import ProviderFailure, ProviderFailureKind
+from roder_trio.logic.stop import finish_reason
 from roder_trio.logic.thread.facts import View
-from roder_trio.logic.turn import Step, compaction_request, finish_reason, next_request
+from roder_trio.logic.turn import Step, compaction_request, next_request
 from roder_trio.logic.window import History
 from roder_trio.schema import inference
 from roder_trio.schema.command import TurnOptions, TurnPlan
@@ -369,3 +370,11 @@ def test_the_hint_of_a_compaction_stands_at_the_end_of_the_developer_text(develo
     request = compaction_request(plan, view, RuntimeConfig(), thread_id="t", hint=hint)
     assert request.instructions.developer == text
     assert request.transcript == [STORED_BOUNDARY, UserMessage("more")]
+
+
+def test_a_request_says_whether_the_provider_may_search_the_web() -> None:
+    for choice in ("disabled", "cached", "live"):
+        request = next_request(PLAN, (), RuntimeConfig(hosted_web_search=choice), thread_id="t")
+        assert request.runtime.hosted_web_search == choice
+    with pytest.raises(ValueError, match="hosted_web_search must be one of disabled, cached, live, not 'sometimes'"):
+        RuntimeConfig(hosted_web_search="sometimes")  # type: ignore[arg-type]

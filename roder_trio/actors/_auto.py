@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import attrs
 
+from roder_trio.actors._route import Route
 from roder_trio.actors._supervisor import flatten
 from roder_trio.actors._turn import TurnFailure, TurnScope
 from roder_trio.actors.compaction import NativeCompaction, find_failure
@@ -26,12 +27,10 @@ class AutoCompaction:
     _anchor: tuple[int, Sums] | None = None
     """The provider's count of the newest request, and what the window's estimate was made of then."""
 
-    @property
-    def limits(self) -> rules.Limits:
+    def limits(self, route: Route) -> rules.Limits:
         """From how many tokens on who compacts."""
-        scope = self.scope
-        limit = scope.services.config.auto_compact_token_limit
-        return rules.limits(limit, scope.model, bool(scope.engine.requires_native_compaction))
+        limit = self.scope.services.config.auto_compact_token_limit
+        return rules.limits(limit, route.row, bool(route.engine.requires_native_compaction))
 
     def count(self, tokens: int | None, sums: Sums) -> None:
         """Take the provider's count of a request whose window was `sums`; None: it can't be told."""
@@ -42,7 +41,8 @@ class AutoCompaction:
 
         Raises TurnFailure if the engine can't do without a compaction that failed.
         """
-        scope, threshold = self.scope, self.limits.runtime
+        scope = self.scope
+        threshold = self.limits(scope.routes.first).runtime
         decision = rules.decide(
             "auto",
             threshold=threshold,

@@ -11,8 +11,9 @@ from roder_trio.actors._cell import Port
 from roder_trio.actors.steering import SteeringSignal
 from roder_trio.errors import AppendOutcomeUnknown
 from roder_trio.logic.thread.turns import DEADLINE
+from roder_trio.logic.window import Window
 from roder_trio.schema.event import Event
-from roder_trio.schema.inference import InferenceEvent
+from roder_trio.schema.inference import EngineTarget, InferenceEvent
 
 
 @attrs.define(eq=False)
@@ -63,6 +64,8 @@ class JobPort:
 
     earlier_calls: Callable[[], Container[str]]
     """The ids of all calls of earlier turns."""
+    request_for: Callable[[EngineTarget | None], Window]
+    """The transcript of a request to another engine than the turn's own."""
 
     async def wait(self, payload: Any) -> Any:
         """Wait for what another will give, however long that takes. Cancelling withdraws the question."""

@@ -5,6 +5,7 @@ from typing import assert_never
 from roder_trio.actors._cell import Port
 from roder_trio.actors._job import Job, JobPort
 from roder_trio.actors._log import ThreadLog
+from roder_trio.actors._route import Route, Routes
 from roder_trio.actors._services import Services
 from roder_trio.actors._turn import TurnScope
 from roder_trio.actors.manual import ManualCompaction
@@ -27,15 +28,17 @@ def make_runner(
         publish=lambda event: services.publish_live(event, thread_id, plan.turn_id, "turn"),
         attached_goal=lambda: log.attached_goal,
         earlier_calls=lambda: log.state.call_ids,
+        request_for=log.state.history.request,
     )
     match admitted:
         case StartJob():
+            row = services.engine_facts[plan.provider].models.get(plan.model)
+            first = Route(services.engines[plan.provider], plan.provider, plan.model, row)
             scope = TurnScope(
                 services=services,
                 thread_id=thread_id,
                 plan=plan,
-                engine=services.engines[plan.provider],
-                model=services.engine_facts[plan.provider].models.get(plan.model),
+                routes=Routes(first, services.substitutes[plan.provider]),
                 job=job,
                 port=job_port,
                 view=view,

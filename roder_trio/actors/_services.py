@@ -1,12 +1,13 @@
 """What every actor of one runtime shares, handed down at its making."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from uuid import uuid4
 
 import attrs
 import trio
 
+from roder_trio.actors._route import Substitute
 from roder_trio.actors.accounting import AccountingActor
 from roder_trio.actors.broadcast import EventBroadcast
 from roder_trio.actors.checkpoint import CheckpointTimer
@@ -113,6 +114,8 @@ class Services:
     config: RuntimeConfig
     engines: Mapping[str, InferenceEngine]
     engine_facts: Mapping[str, EngineFacts]
+    substitutes: Mapping[str, Sequence[Substitute]]
+    """The engines that take over from another, by its id."""
     lifecycle: Lifecycle
     checkpoints: CheckpointTimer
     toolbox: Toolbox

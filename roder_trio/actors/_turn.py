@@ -6,6 +6,7 @@ import attrs
 import trio
 
 from roder_trio.actors._job import Job, JobPort
+from roder_trio.actors._route import Routes
 from roder_trio.actors._services import Services
 from roder_trio.logic.thread.facts import View
 from roder_trio.ports import InferenceEngine
@@ -31,8 +32,8 @@ class TurnScope:
     services: Services
     thread_id: str
     plan: TurnPlan
-    engine: InferenceEngine
-    model: ModelDescriptor | None
+    routes: Routes
+    """Where its steps go; all else is the first engine's."""
     job: Job
     port: JobPort
     view: View
@@ -44,6 +45,16 @@ class TurnScope:
     def turn_id(self) -> str:
         """The running turn."""
         return self.plan.turn_id
+
+    @property
+    def engine(self) -> InferenceEngine:
+        """The engine that the turn asked for."""
+        return self.routes.first.engine
+
+    @property
+    def model(self) -> ModelDescriptor | None:
+        """What the catalog knows of the model that the turn asked for."""
+        return self.routes.first.row
 
     @property
     def is_limited(self) -> bool:

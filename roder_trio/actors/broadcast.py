@@ -5,40 +5,19 @@ how many, and never loses a terminal event silently.
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
-import attrs
 import trio
 
+from roder_trio.actors._reader import Filter, Reader
 from roder_trio.errors import SubscriptionOverrun
-from roder_trio.schema.event import TERMINAL_EVENTS, Event, EventEnvelope, ItemsReset, Lagged
+from roder_trio.schema.event import TERMINAL_EVENTS, Event, EventEnvelope, ItemsReset
 from roder_trio.schema.item import ThreadItem
 
 DEFAULT_BUFFER = 16384
 _VIEW_KINDS = ("item", "turn.completed", "turn.failed", "turn.interrupted")
-
-
-@attrs.frozen
-class Filter:
-    """What a subscriber wants; parts are joined by "and". A kind matches itself and all kinds below it."""
-
-    thread_id: str | None = None
-    turn_id: str | None = None
-    kinds: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    """Kinds that aren't wanted."""
-
-    def matches(self, envelope: EventEnvelope) -> bool:
-        """Whether the subscriber wants this event."""
-        if self.thread_id is not None and envelope.thread_id != self.thread_id:
-            return False
-        if self.turn_id is not None and envelope.turn_id != self.turn_id:
-            return False
-        kind = envelope.kind
-        if kind in self.without:
-            return False
-        return not self.kinds or any(kind == wanted or kind.startswith(wanted + ".") for wanted in self.kinds)
 
 
 def is_terminal(envelope: EventEnvelope) -> bool:
@@ -46,22 +25,15 @@ def is_terminal(envelope: EventEnvelope) -> bool:
     return isinstance(envelope.event, TERMINAL_EVENTS)
 
 
-class Subscription:
-    """One reader's buffer. Iterate over it in one task; a cancelled read loses nothing."""
+class Subscription(Reader):
+    """A reader that loses its oldest events when it is too slow, and is told how many."""
 
     def __init__(self, filter: Filter, buffer: int, lagged: Callable[[int], EventEnvelope]) -> None:
-        if type(buffer) is not int or buffer < 1:
-            raise ValueError(f"buffer must be an integer of at least 1, not {buffer!r}")
-        self.filter = filter
-        self._limit = buffer
+        super().__init__(filter, buffer)
         self._lagged = lagged
-        self._buffer: deque[EventEnvelope] = deque()
         self._terminals = 0
         self._missed = 0
         self._overrun = False
-        self._ended = False
-        self._reading = False
-        self._wake: trio.Event | None = None
 
     def offer(self, envelope: EventEnvelope) -> None:
         """Take an event if it is wanted."""
@@ -74,24 +46,6 @@ class Subscription:
         self._terminals += terminal
         self._notify()
 
-    def end(self) -> None:
-        """No further event comes; the reader gets the rest."""
-        self._ended = True
-        self._notify()
-
-    def __aiter__(self) -> AsyncIterator[EventEnvelope]:
-        return self
-
-    async def __anext__(self) -> EventEnvelope:
-        """Return the next event. Raises SubscriptionOverrun after the last one if the buffer overran."""
-        if self._reading:
-            raise trio.BusyResourceError("another task reads this subscription")
-        self._reading = True
-        try:
-            return await self._read()
-        finally:
-            self._reading = False
-
     def take(self) -> EventEnvelope:
         """Return what stands first; call it only if something does."""
         if self._missed:
@@ -101,17 +55,8 @@ class Subscription:
         self._terminals -= is_terminal(envelope)
         return envelope
 
-    @property
-    def buffered(self) -> int:
-        """How many events wait to be read."""
-        return len(self._buffer)
-
-    @property
-    def ended(self) -> bool:
-        """Whether no further event is taken."""
-        return self._ended
-
     async def _read(self) -> EventEnvelope:
+        """Return the next event. Raises SubscriptionOverrun after the last one if the buffer overran."""
         await trio.lowlevel.checkpoint_if_cancelled()
         while not self._buffer and not self._missed:
             if self._overrun:
@@ -122,13 +67,6 @@ class Subscription:
         envelope = self.take()
         await trio.lowlevel.cancel_shielded_checkpoint()
         return envelope
-
-    async def _wait(self) -> None:
-        self._wake = trio.Event()
-        try:
-            await self._wake.wait()
-        finally:
-            self._wake = None
 
     def _make_room(self, terminal: bool) -> bool:
         """Drop the oldest event that isn't terminal; without one, drop the newcomer or end the subscription."""
@@ -143,17 +81,15 @@ class Subscription:
             self._missed += 1
         return False
 
-    def _notify(self) -> None:
-        if self._wake is not None:
-            self._wake.set()
 
-
-class ItemView(Subscription):
+class ItemView(Reader):
     """A thread's items as of one moment, and what happens to them from then on, with no gap between.
 
     `items` is the snapshot; iteration gives the envelopes of `item.*` and of terminal events after it. A view that is
     too slow starts anew: `ItemsReset` holds a new snapshot.
     """
+
+    ends_with_thread = True
 
     def __init__(
         self,
@@ -162,7 +98,7 @@ class ItemView(Subscription):
         wrap: Callable[[Event], EventEnvelope],
         renew: Callable[["ItemView"], Awaitable[None]],
     ) -> None:
-        super().__init__(Filter(thread_id, kinds=_VIEW_KINDS), buffer, lambda missed: wrap(Lagged(missed)))
+        super().__init__(Filter(thread_id, kinds=_VIEW_KINDS), buffer)
         self.items: tuple[ThreadItem, ...] = ()
         self._wrap = wrap
         self._renew = renew
@@ -220,27 +156,30 @@ class ItemView(Subscription):
         self._buffer.clear()
 
 
+R = TypeVar("R", bound=Reader)
+
+
 class EventBroadcast:
-    """All subscriptions of a runtime. Has no task; order is that of publishing."""
+    """All readers of a runtime. Has no task; order is that of publishing."""
 
     def __init__(self, lagged: Callable[[int], EventEnvelope]) -> None:
         self._lagged = lagged
-        self._subscriptions: list[Subscription] = []
+        self._readers: list[Reader] = []
         self._closed = False
 
     @property
     def has_readers(self) -> bool:
         """Whether anybody subscribes at all."""
-        return bool(self._subscriptions)
+        return bool(self._readers)
 
     def wants(self, thread_id: str) -> bool:
         """Whether anybody might want events of this thread."""
-        return any(entry.filter.thread_id in (None, thread_id) for entry in self._subscriptions)
+        return any(entry.filter.thread_id in (None, thread_id) for entry in self._readers)
 
     def publish(self, envelope: EventEnvelope) -> None:
         """Give an event to all who want it, without waiting."""
-        for subscription in self._subscriptions:
-            subscription.offer(envelope)
+        for reader in self._readers:
+            reader.offer(envelope)
 
     def subscription(self, filter: Filter, buffer: int) -> Subscription:
         """Register a reader for as long as the broadcast lasts."""
@@ -258,37 +197,40 @@ class EventBroadcast:
             subscription.end()
             self.unregister(subscription)
 
-    def register(self, subscription: Subscription) -> None:
+    def register(self, reader: Reader) -> None:
         """Give events to this reader from now on."""
         if self._closed:
-            subscription.end()
-        self._subscriptions.append(subscription)
+            reader.end()
+        self._readers.append(reader)
 
-    def unregister(self, subscription: Subscription) -> None:
+    def unregister(self, reader: Reader) -> None:
         """Give no more events to this reader."""
-        if subscription in self._subscriptions:
-            self._subscriptions.remove(subscription)
+        if reader in self._readers:
+            self._readers.remove(reader)
 
-    def _views(self, thread_id: str) -> list[ItemView]:
-        return [s for s in self._subscriptions if isinstance(s, ItemView) and s.filter.thread_id == thread_id]
+    def readers(self, kind: type[R], thread_id: str | None = None) -> list[R]:
+        """The readers of this kind, of one thread or of all."""
+        found = [entry for entry in self._readers if isinstance(entry, kind)]
+        return found if thread_id is None else [entry for entry in found if entry.filter.thread_id == thread_id]
 
     def reset_views(self, thread_id: str, items: tuple[ThreadItem, ...]) -> None:
         """The live items of a thread are gone: its views start anew from these."""
-        for view in self._views(thread_id):
+        for view in self.readers(ItemView, thread_id):
             view.reset(items)
 
     def outdate_views(self, thread_id: str, *, wake: bool = False) -> None:
         """The live items of a thread are gone, and nobody knows yet what it holds; with `wake` it can be asked."""
-        for view in self._views(thread_id):
+        for view in self.readers(ItemView, thread_id):
             view.outdate(wake=wake)
 
-    def end_views(self, thread_id: str) -> None:
-        """The thread is gone: its views end."""
-        for view in self._views(thread_id):
-            view.end()
+    def end_readers(self, thread_id: str) -> None:
+        """The thread is gone: its views and followers end."""
+        for reader in self._readers:
+            if reader.ends_with_thread and reader.filter.thread_id == thread_id:
+                reader.end()
 
     def end(self) -> None:
-        """End all subscriptions: readers get the rest, then the end of iteration."""
+        """End all: readers get the rest, then the end of iteration."""
         self._closed = True
-        for subscription in self._subscriptions:
-            subscription.end()
+        for reader in self._readers:
+            reader.end()

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import attrs
 import trio
 
+from roder_trio.actors._reader import Filter
 from roder_trio.actors._services import envelope
 from roder_trio.actors._supervisor import cancel_alone, flatten
-from roder_trio.actors.broadcast import EventBroadcast, Filter, Subscription
+from roder_trio.actors.broadcast import EventBroadcast, Subscription
 from roder_trio.ports import EventSink
 from roder_trio.schema.event import EventEnvelope, SinkFailed
 

@@ -1,5 +1,7 @@
 """One sampling step: its stream is opened, read and closed, and its usage settled, whatever ends it."""
 
+from contextlib import AbstractAsyncContextManager
+
 import attrs
 import trio
 
@@ -11,6 +13,7 @@ from roder_trio.actors._turn import TurnFailure, TurnScope
 from roder_trio.actors.compaction import find_failure, idle_failure
 from roder_trio.errors import ProviderFailure, ProviderFailureKind, StorageError
 from roder_trio.logic.turn import Step
+from roder_trio.ports import InferenceStream
 from roder_trio.schema.command import ItemsDone
 from roder_trio.schema.event import InferenceCompleted, InferenceStarted
 from roder_trio.schema.inference import InferenceEvent, InferenceRequest, TurnContext
@@ -40,7 +43,7 @@ class SamplingStep:
     _taker: "_Taker" = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.step = Step(self.scope.plan.provider)
+        self.step = Step(self.scope.routes.current.provider)
         self._taker = _Taker(self.step, self.scope.port, self.scope.turn_id)
 
     @property
@@ -75,7 +78,7 @@ class SamplingStep:
         try:
             with cancel_alone(), scope.job.signal.watch() as steered:
                 try:
-                    await self._reader.read(scope.engine.stream_turn(context, request), self._taker.take)
+                    await self._reader.read(self._open(context, request), self._taker.take)
                 finally:
                     await self._close(attempt)
         except Exception as error:
@@ -85,6 +88,9 @@ class SamplingStep:
         if scope.cut_for_good():
             await trio.lowlevel.checkpoint()
         self._judge(attempt, raised, steered=steered.cancel_called)
+
+    def _open(self, context: TurnContext, request: InferenceRequest) -> AbstractAsyncContextManager[InferenceStream]:
+        return self.scope.routes.current.engine.stream_turn(context, request)
 
     def _judge(self, attempt: Attempt, raised: Exception | None, *, steered: bool) -> None:
         """Say how the step ended, by the recorded causes before the exceptions."""
@@ -131,8 +137,8 @@ def sampling_attempt(scope: TurnScope) -> Attempt:
         thread_id=scope.thread_id,
         turn_id=scope.turn_id,
         purpose=Purpose.SAMPLING,
-        provider=scope.plan.provider,
-        model=scope.plan.model,
+        provider=scope.routes.current.provider,
+        model=scope.routes.current.model,
         goal_id=scope.port.attached_goal(),
     )
 

@@ -23,6 +23,7 @@ from roder_trio.actors._runner import Runner, make_runner
 from roder_trio.actors._services import Services, utc_now
 from roder_trio.actors._stored import load_items, load_outcome, load_state
 from roder_trio.actors._supervisor import cancel_alone
+from roder_trio.actors.follow import read_rest, tell_last_seq
 from roder_trio.errors import ActorCrashed, AppendOutcomeUnknown, RoderTrioError, StorageError
 from roder_trio.logic.thread.decide import answer_of_no_thread, decide
 from roder_trio.logic.thread.draft import Draft, Stamped
@@ -158,6 +159,8 @@ class ThreadActor:
                 held = log.state.items
                 shown = await load_items(self._services, log.thread_id) if held is None else held.items()
                 request.resolve(payload.register(log.with_live(shown)))
+            case c.OpenFollow():
+                request.resolve(payload.register(log.state.next_seq - 1))
             case c.BeginDirectCompaction():
                 request.resolve(self._begin_direct(payload))
             case c.WaitCompaction(compaction_id):
@@ -312,13 +315,14 @@ class ThreadActor:
         hydration = await load_state(services, thread_id)
         if hydration is None:
             if self._recovers:
-                services.broadcast.end_views(thread_id)
+                services.broadcast.end_readers(thread_id)
             return False
         state = hydration.state
         open_turn = state.open_turn
         log = ThreadLog(state, services, lambda: self._home.mailbox.post(c.Checkpoint()))
         await self._commit(log, close_open_work(state, hydration.ledger, self._facts()))
         self._log = log
+        tell_last_seq(services.broadcast, thread_id, state.next_seq - 1)
         services.accounting.totals(thread_id).forget_turns()
         if hydration.repairs:
             services.publish_live(StorageRepaired(hydration.repairs), thread_id, None, "runtime")
@@ -352,6 +356,7 @@ class ThreadActor:
             self._defer(request)
             return
         thread_id, store = self._home.thread_id, self._services.store
+        await read_rest(self._services.broadcast, thread_id)
         archived = await store.archive_thread(thread_id)
         self._log = None
         if archived:
@@ -366,7 +371,7 @@ class ThreadActor:
 
     def _announce_end(self, event: Event) -> None:
         self._services.publish_live(event, self._home.thread_id, None, "thread")
-        self._services.broadcast.end_views(self._home.thread_id)
+        self._services.broadcast.end_readers(self._home.thread_id)
 
     # -- what a decision may know --------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import trio
 from roder_trio.actors._answer import Again, StructuredAnswer
 from roder_trio.actors._auto import AutoCompaction
 from roder_trio.actors._calls import TurnCalls
+from roder_trio.actors._route import Route
 from roder_trio.actors._supervisor import flatten
 from roder_trio.actors._turn import TurnFailure, TurnScope
 from roder_trio.actors.step import SamplingStep, sampling_attempt
@@ -109,26 +110,26 @@ class TurnJob:
 
     async def _rounds(self) -> None:
         scope = self.scope
-        series = self._new_series()
+        series = self._begin_step()
         while True:
             if scope.cut_for_good():
                 await trio.lowlevel.checkpoint()
             if scope.job.signal.pending:
                 scope.view = await scope.port.report(TakeSteers(scope.turn_id))
-                series = self._new_series()
+                series = self._begin_step()
             if not await self._compaction.compact_if_due():
                 continue
             self._count_model_call()
             sampled = await self._sample()
             if sampled.preempted:
                 await self._next_round(sampled, StepEnded(scope.turn_id, self._leftover))
-                series = self._new_series()
+                series = self._begin_step()
             elif sampled.failure is not None:
                 series = await self._retry(sampled.failure, sampled, series)
             elif await self._complete(sampled):
                 return
             else:
-                series = self._new_series()
+                series = self._begin_step()
 
     async def _sample(self) -> SamplingStep:
         """Run one step; what it leaves is the turn's to store, whatever ended it."""
@@ -143,12 +144,14 @@ class TurnJob:
             self._leftover = (*self._calls.take_unstored(), *sampled.leftover)
             self._settle_error = sampled.storage_error
         if sampled.step.completed is not None:
-            self._compaction.count(sampled.step.context_tokens(sampled.usage.prompt_tokens), sums)
+            on_first = self.scope.routes.current is self.scope.routes.first
+            tokens = sampled.step.context_tokens(sampled.usage.prompt_tokens) if on_first else None
+            self._compaction.count(tokens, sums)
         return sampled
 
     def _request(self, attempt: Attempt, sampled: SamplingStep) -> tuple[TurnContext, InferenceRequest]:
-        scope, services = self.scope, self.scope.services
-        tools = services.toolbox.offered(scope.plan, services.config, scope.engine)
+        scope, services, route = self.scope, self.scope.services, self.scope.routes.current
+        tools = services.toolbox.offered(scope.plan, services.config, route.engine)
         extras = Extras(context=scope.context, tools=tools)
         if self._answer is not None:
             extras = Extras(
@@ -165,22 +168,28 @@ class TurnJob:
             run_tool=partial(self._calls.run_inside, sampled),
         )
         request = next_request(
-            scope.plan,
-            self._transcript(),
+            route.plan(scope.plan),
+            self._transcript(route),
             services.config,
             extras,
             thread_id=scope.thread_id,
-            compact_limit=self._compaction.limits.provider,
+            compact_limit=self._compaction.limits(route).provider,
             deadline_remaining=scope.deadline.deadline - trio.current_time() if scope.is_limited else None,
         )
         return context, request
 
-    def _transcript(self) -> Sequence[TranscriptItem]:
+    def _transcript(self, route: Route) -> Sequence[TranscriptItem]:
         """The items of a request: the window, shared; notes stand for images that the engine doesn't take."""
-        view = self.scope.view
-        if view.has_images and not self.scope.takes_images:
-            return without_images(view.request)
-        return view.request
+        scope, view = self.scope, self.scope.view
+        request = view.request if route is scope.routes.first else scope.port.request_for(route.engine.target)
+        if view.has_images and not route.engine.capabilities.image_input:
+            return without_images(request)
+        return request
+
+    def _begin_step(self) -> RetrySeries:
+        """Forget what the step before was up to; returns its budget of attempts."""
+        self.scope.routes.begin_step()
+        return self._new_series()
 
     def _new_series(self) -> RetrySeries:
         return RetrySeries(self.scope.services.config.reliability)
@@ -285,17 +294,23 @@ class TurnJob:
         scope.view = await scope.port.report(ToolResultsDone(scope.turn_id, nudge))
 
     async def _retry(self, failure: ProviderFailure, sampled: SamplingStep, series: RetrySeries) -> RetrySeries:
-        """Wait for the next attempt at a failed step, its open text discarded. Raises the failure if it stands."""
+        """Wait for the next attempt at a failed step, its open text discarded, or go to the next engine at once.
+
+        Raises the failure if it stands.
+        """
         scope, signal = self.scope, self.scope.job.signal
         series.spend(sampled.step.retries_inside)
+        scope.routes.note(shown=sampled.step.shown)
         failed, now, seen = series.attempts, trio.current_time(), signal.seen
         remaining = scope.deadline.deadline - now
         wait = series.next(failure, scope.services.jitter(), now, remaining, read_at=sampled.read_until)
-        if wait is None:
+        if wait is None and not await scope.routes.take_over(failure):
             raise TurnFailure(str(failure), failure.kind.value) from failure
         self._leftover = tuple(item for item in self._leftover if isinstance(item, ToolResult))
         await self._next_round(sampled, StepEnded(scope.turn_id, self._leftover))
         if signal.seen != seen:
+            return self._begin_step()
+        if wait is None:
             return self._new_series()
         scope.publish(RetryScheduled(failed, series.max_attempts, wait, failure.kind.value))
         with signal.watch():

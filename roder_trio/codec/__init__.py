@@ -1,7 +1,16 @@
 """The only converter between the data of `schema` and JSON."""
 
 from roder_trio.codec.converter import UPCASTERS, Upcaster
-from roder_trio.codec.record import decode_metadata, decode_record, encode_metadata, encode_record, event_json, to_json
+from roder_trio.codec.record import (
+    decode_metadata,
+    decode_record,
+    decode_usage,
+    encode_metadata,
+    encode_record,
+    encode_usage,
+    event_json,
+    to_json,
+)
 from roder_trio.codec.text import DecodeError, check_json, parse_json
 
 __all__ = [
@@ -11,8 +20,10 @@ __all__ = [
     "check_json",
     "decode_metadata",
     "decode_record",
+    "decode_usage",
     "encode_metadata",
     "encode_record",
+    "encode_usage",
     "event_json",
     "parse_json",
     "to_json",

@@ -18,6 +18,7 @@ from roder_trio.errors import InvalidRecord
 from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.item import ThreadItemEvent
 from roder_trio.schema.thread import ExtensionStateRecord, OpaqueRecord, StoredRecord, ThreadMetadata
+from roder_trio.schema.usage import TokenUsage
 
 _encode_item_record = tagging("item_event", converter.get_unstructure_hook(ThreadItemEvent))
 _RECORDS: dict[type, Callable[[Any], JsonObject]] = {
@@ -66,6 +67,22 @@ def decode_metadata(data: bytes | str | JsonObject) -> ThreadMetadata:
     value = parse_json(data) if isinstance(data, bytes | str) else data
     try:
         return converter.structure(upcast("thread_metadata", decode_object(value)), ThreadMetadata)
+    except (cattrs.BaseValidationError, *REFUSALS) as error:
+        raise _decode_error(error) from error
+
+
+def encode_usage(usage: TokenUsage) -> bytes:
+    """Counts of tokens as one line of JSON. Raises InvalidRecord."""
+    try:
+        return dump(converter.unstructure(usage, TokenUsage))
+    except REFUSALS as error:
+        raise InvalidRecord(f"Counts of tokens can't be encoded: {error}.") from error
+
+
+def decode_usage(data: bytes | str) -> TokenUsage:
+    """Read counts of tokens. Raises DecodeError."""
+    try:
+        return converter.structure(decode_object(parse_json(data)), TokenUsage)
     except (cattrs.BaseValidationError, *REFUSALS) as error:
         raise _decode_error(error) from error
 

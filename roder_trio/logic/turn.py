@@ -12,6 +12,7 @@ import attrs
 
 from roder_trio.errors import ProviderFailure, ProviderFailureKind
 from roder_trio.logic.compaction import RETRY_MARKER, compaction_items, in_band_boundary, same_boundary, without_stored
+from roder_trio.logic.stop import finish_reason
 from roder_trio.logic.thread.facts import View
 from roder_trio.schema import inference
 from roder_trio.schema.command import TurnPlan
@@ -25,20 +26,8 @@ from roder_trio.schema.transcript import (
     is_final_phase,
 )
 
-_STOP_REASONS = {
-    **dict.fromkeys(("end_turn", "stop", "stop_sequence", "eos", "completed"), "stop"),
-    **dict.fromkeys(("max_tokens", "length", "max_output_tokens"), "length"),
-    **dict.fromkeys(("tool_use", "tool_calls", "function_call"), "tool_use"),
-}
+_UNSEEN = (inference.Usage, inference.ProviderMetadata, inference.Completed, inference.Failed)
 _NOTICES = (RETRY_MARKER, "request_repair")
-
-
-def finish_reason(stop_reason: str | None, *, has_calls: bool = False) -> str | None:
-    """Return the normalised stop reason; a "stop" with calls is "tool_use", unknown ones stay as they are."""
-    if stop_reason is None:
-        return None
-    reason = _STOP_REASONS.get(stop_reason, stop_reason)
-    return "tool_use" if reason == "stop" and has_calls else reason
 
 
 @attrs.define(eq=False)
@@ -52,6 +41,8 @@ class Step:
     retries_inside: int = 0
     """Attempts that the engine told to have made inside its stream."""
     ran_hosted_calls: bool = False
+    shown: bool = False
+    """True once it brought what people may have seen."""
     held: list[ProviderMetadata] = attrs.field(factory=list)
     calls: dict[str, ToolCall] = attrs.field(factory=dict)
     repeated: list[ToolCall] = attrs.field(factory=list)
@@ -68,6 +59,7 @@ class Step:
 
         Raises ProviderFailure for what no engine may send.
         """
+        self.shown = self.shown or not isinstance(event, _UNSEEN)
         match event:
             case inference.MessageDelta(text, phase):
                 return self._grow(text, reasons=False, phase=phase)
@@ -217,6 +209,7 @@ def next_request(
             prompt_cache_key=thread_id,
             auto_compact_token_limit=compact_limit,
             parallel_tool_calls=config.parallel_tool_calls,
+            hosted_web_search=config.hosted_web_search,
             deadline_remaining=deadline_remaining,
             service_tier=options.service_tier or config.default_service_tier,
             reliability=config.reliability,

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from roder_trio.providers._fallback import fallback
     from roder_trio.providers._http import SharedClient as SharedClient
     from roder_trio.providers.chat_completions import ChatCompletions
     from roder_trio.providers.offline import Offline
@@ -17,9 +18,10 @@ _HOMES = {
     "Offline": "offline",
     "ScriptedEngine": "scripted",
     "SharedClient": "_http",
+    "fallback": "_fallback",
 }
 
-__all__ = ["ChatCompletions", "Offline", "ScriptedEngine"]
+__all__ = ["ChatCompletions", "Offline", "ScriptedEngine", "fallback"]
 
 
 def __getattr__(name: str) -> object:

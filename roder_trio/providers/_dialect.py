@@ -103,9 +103,49 @@ def parse_frame(frame: Frame, redactor: Redactor) -> Any:
 
 
 def join_url(base_url: str, path: str) -> str:
-    """Return `path` below `base_url`; a query of the base stays behind it."""
-    base, mark, query = base_url.partition("?")
-    return f"{base.rstrip('/')}/{path.lstrip('/')}{mark}{query}"
+    """Return `path` below `base_url`; a query of the base stays, behind that of the path."""
+    base, _, query = base_url.partition("?")
+    joined = f"{base.rstrip('/')}/{path.lstrip('/')}"
+    return f"{joined}{'&' if '?' in path else '?'}{query}" if query else joined
+
+
+def inner(value: Any, name: str | int) -> Any:
+    """Return what a JSON value holds under a name, or at a place; None if it has no such thing."""
+    if isinstance(name, int):
+        return value[name] if isinstance(value, list) and len(value) > name else None
+    return value.get(name) if isinstance(value, Mapping) else None
+
+
+def text_of(value: Any) -> str:
+    """Return a JSON value that is a text; "" for all else."""
+    return value if isinstance(value, str) else ""
+
+
+def sorted_schema(value: Any) -> Any:
+    """Return a schema with its keys in one order, so that equal schemas give equal bytes."""
+    if isinstance(value, Mapping):
+        return {name: sorted_schema(value[name]) for name in sorted(value)}
+    if isinstance(value, list | tuple):
+        return [sorted_schema(part) for part in value]
+    return value
+
+
+def is_strict(schema: Any) -> bool:
+    """Whether every object in `schema` is closed and requires all its properties."""
+    if isinstance(schema, Mapping):
+        properties = schema.get("properties")
+        if schema.get("type") == "object" or isinstance(properties, Mapping):
+            names = set(properties) if isinstance(properties, Mapping) else set()
+            if schema.get("additionalProperties") is not False or set(schema.get("required", ())) != names:
+                return False
+        return all(is_strict(part) for part in schema.values())
+    return all(is_strict(part) for part in schema) if isinstance(schema, list | tuple) else True
+
+
+def unsupported(dialect: str, what: str) -> ProviderFailure:
+    """Return the failure of a request that a dialect can't express."""
+    message = f"The {dialect} dialect has no {what} here; leave it out or use another engine."
+    return ProviderFailure(ProviderFailureKind.INVALID_REQUEST, message, cause="unsupported")
 
 
 def header_value(value: str) -> str | None:

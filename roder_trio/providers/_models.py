@@ -11,21 +11,24 @@ import attrs
 import trio
 
 from roder_trio.errors import ProviderFailure
+from roder_trio.providers._dialect import text_of
 from roder_trio.providers._http import Exchange, fetch_json
 from roder_trio.schema.inference import ModelDescriptor
 
 KEEP = 6 * 3600.0
-PATHS = ("models", "v1/models")
 _NOT_FOUND = 404
-_WINDOWS = ("context_length", "context_window", "max_context_length", "max_model_len")
+_WINDOWS = ("context_length", "context_window", "max_context_length", "max_model_len", "inputTokenLimit")
+_RESOURCE = "models/"
+"""What stands before an id in a list of resources."""
 
 Get = Callable[[str], Awaitable[Exchange]]
 
 
 class ModelList:
-    """The rows of one provider; `rows` are the newest known."""
+    """The rows of one provider; `rows` are the newest known. `paths` are tried in order while one is not found."""
 
-    def __init__(self, provider: str, given: tuple[ModelDescriptor, ...]) -> None:
+    def __init__(self, provider: str, given: tuple[ModelDescriptor, ...], paths: tuple[str, ...]) -> None:
+        self._paths = paths
         self.rows = given
         self._provider = provider
         self._given = {row.id: row for row in given}
@@ -48,27 +51,29 @@ class ModelList:
         return self.rows
 
     async def _fetch(self, get: Get) -> Any:
-        try:
-            exchange = await get(PATHS[0])
-        except ProviderFailure as failure:
-            if failure.status != _NOT_FOUND:
-                raise
-            exchange = await get(PATHS[1])
-        return await fetch_json(exchange, self._provider)
+        *tried, last = self._paths
+        for path in tried:
+            try:
+                return await fetch_json(await get(path), self._provider)
+            except ProviderFailure as failure:
+                if failure.status != _NOT_FOUND:
+                    raise
+        return await fetch_json(await get(last), self._provider)
 
     def _read(self, value: Any) -> Iterator[ModelDescriptor]:
         listed = value.get("data", value.get("models")) if isinstance(value, Mapping) else value
         for entry in listed if isinstance(listed, list) else ():
-            id = entry.get("id") if isinstance(entry, Mapping) else None
-            if isinstance(id, str) and id:
-                yield self._row(id, entry)
+            if isinstance(entry, Mapping):
+                id = text_of(entry.get("id")) or text_of(entry.get("name")).removeprefix(_RESOURCE)
+                if id:
+                    yield self._row(id, entry)
 
     def _row(self, id: str, entry: Mapping[str, Any]) -> ModelDescriptor:
         row = self._given.get(id) or ModelDescriptor(provider=self._provider, id=id)
         window = next((entry[name] for name in _WINDOWS if type(entry.get(name)) is int and entry[name] > 0), None)
-        name = entry.get("name")
+        name = text_of(entry.get("displayName")) or text_of(entry.get("display_name")) or text_of(entry.get("name"))
         return attrs.evolve(
             row,
-            display_name=row.display_name or (name if isinstance(name, str) and name else None),
+            display_name=row.display_name or name or None,
             context_window=window or row.context_window,
         )

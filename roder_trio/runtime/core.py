@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import attrs
 import trio
@@ -11,6 +12,7 @@ from roder_trio.actors.accounting import AccountingActor
 from roder_trio.actors.broadcast import EventBroadcast
 from roder_trio.actors.direct import DirectCompactions
 from roder_trio.actors.directory import Directory
+from roder_trio.actors.follow import read_rest
 from roder_trio.actors.sink import Sinks
 from roder_trio.runtime.engines import EngineRegistry
 from roder_trio.schema.turn import DrainOutcome, ShutdownReport
@@ -90,6 +92,7 @@ class Core:
         await self._stage("usage", self.accounting.drain, grace)
         await self._stage("threads", self.directory.close, grace)
         self.accounting.close()
+        await self._stage("followers", partial(read_rest, self.broadcast), grace)
         await self._stage("sinks", self._flush, self.services.config.deadlines.sink_flush_grace)
         self.broadcast.end()
         status = "storage_failed" if lifecycle.unstored else "deadline_exceeded" if remaining else outcome.status

@@ -5,9 +5,10 @@ from types import MappingProxyType
 
 import attrs
 
+from roder_trio.actors._route import Substitute
 from roder_trio.errors import UnknownProvider
 from roder_trio.logic.thread.facts import EngineFacts
-from roder_trio.ports import InferenceEngine
+from roder_trio.ports import Fallback, InferenceEngine
 from roder_trio.providers.catalog import Catalog
 from roder_trio.schema.inference import ModelDescriptor
 
@@ -15,21 +16,33 @@ from roder_trio.schema.inference import ModelDescriptor
 class EngineRegistry:
     """Engines by id, in the order they were given, with the catalog's rows for them."""
 
-    def __init__(self, engines: Iterable[InferenceEngine], catalog: Catalog) -> None:
+    def __init__(self, engines: Iterable[InferenceEngine | Fallback], catalog: Catalog) -> None:
         self.engines: dict[str, InferenceEngine] = {}
         self.facts: dict[str, EngineFacts] = {}
+        self.substitutes: dict[str, tuple[Substitute, ...]] = {}
+        """The engines that take over from another, by its id."""
         self._catalog = catalog
-        for engine in engines:
+        for given in engines:
+            engine, *others = given.engines if isinstance(given, Fallback) else (given,)
             if engine.id in self.engines:
                 raise ValueError(f"two engines have the id {engine.id!r}; give each an id of its own")
             self.engines[engine.id] = engine
-            row = catalog.provider(engine.id)
-            self.facts[engine.id] = EngineFacts(
-                capabilities=engine.capabilities,
-                default_model=getattr(engine, "default_model", None) or (row.default_model if row else None),
-                models=_Rows(engine.id, catalog),
-                target=engine.target,
-            )
+            self.facts[engine.id] = self._facts(engine)
+            self.substitutes[engine.id] = tuple(Substitute(other, self._facts(other)) for other in others)
+
+    def __iter__(self) -> Iterator[InferenceEngine]:
+        """All engines, each once, those that only take over included."""
+        others = (other.engine for row in self.substitutes.values() for other in row)
+        return iter({id(engine): engine for engine in (*self.engines.values(), *others)}.values())
+
+    def _facts(self, engine: InferenceEngine) -> EngineFacts:
+        row = self._catalog.provider(engine.id)
+        return EngineFacts(
+            capabilities=engine.capabilities,
+            default_model=getattr(engine, "default_model", None) or (row.default_model if row else None),
+            models=_Rows(engine.id, self._catalog),
+            target=engine.target,
+        )
 
     def __getitem__(self, provider: str) -> InferenceEngine:
         engine = self.engines.get(provider)

@@ -20,7 +20,7 @@ from roder_trio.actors.directory import Directory
 from roder_trio.actors.hook import Hooks, Policies
 from roder_trio.actors.sink import Sinks
 from roder_trio.logic.retry import MAX_JITTER
-from roder_trio.ports import EventSink, Hook, InferenceEngine, Policy, ThreadStore, Tool
+from roder_trio.ports import EventSink, Fallback, Hook, InferenceEngine, Policy, ThreadStore, Tool
 from roder_trio.providers.catalog import Catalog
 from roder_trio.runtime.core import Core
 from roder_trio.runtime.engines import EngineRegistry
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 @asynccontextmanager
 async def open_runtime(
     *,
-    engines: Sequence[InferenceEngine] = (),
+    engines: Sequence[InferenceEngine | Fallback] = (),
     store: ThreadStore | None = None,
     tools: Sequence[Tool] = (),
     policies: Sequence[Policy] = (),
@@ -119,6 +119,7 @@ async def _live(
         config=config,
         engines=registry.engines,
         engine_facts=registry.facts,
+        substitutes=registry.substitutes,
         lifecycle=Lifecycle(),
         checkpoints=CheckpointTimer(config.delta_checkpoint_interval),
         toolbox=extensions.toolbox,
@@ -151,7 +152,7 @@ async def _account(accounting: AccountingActor, body: _Body) -> None:
 
 async def _share_client(registry: EngineRegistry, http: Any, opened: AsyncExitStack) -> None:
     """Give the engines that speak HTTP one client."""
-    users = [e for e in registry.engines.values() if type(e).use_client is not InferenceEngine.use_client]
+    users = [e for e in registry if type(e).use_client is not InferenceEngine.use_client]
     if not users:
         await trio.lowlevel.checkpoint()
         return

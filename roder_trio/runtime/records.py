@@ -8,8 +8,10 @@ from typing import get_args
 
 import trio
 
+from roder_trio.actors._reader import Filter
 from roder_trio.actors._services import envelope, new_id
-from roder_trio.actors.broadcast import DEFAULT_BUFFER, Filter, ItemView, Subscription
+from roder_trio.actors.broadcast import DEFAULT_BUFFER, ItemView, Subscription
+from roder_trio.actors.follow import Follower
 from roder_trio.codec import check_json
 from roder_trio.errors import ActorCrashed, RuntimeClosed, ThreadNotFound
 from roder_trio.runtime.base import Base
@@ -76,6 +78,31 @@ class RecordMethods(Base):
         finally:
             view.end()
             broadcast.unregister(view)
+
+    @asynccontextmanager
+    async def follow_thread(self, thread_id: str, after: int = 0) -> AsyncIterator[Follower]:
+        """Iterate over the stored events of a thread with a seq above `after`: from the store, then as they come.
+
+        Each comes once and in order, however slow the reader is; who remembers the last seq it handled may leave and
+        enter again. Item events and usage have no such seq and aren't among them. The thread need not stay in memory.
+        Archiving or deleting it, and the runtime's exit, end the iteration after the last stored event. Cancelling a
+        read loses nothing. A read raises StorageError if a page of the store fails; the next one tries again. Entering
+        raises ThreadNotFound, ValueError for a negative `after`.
+        """
+        self._check_open()
+        follower = Follower(thread_id, after, self._core.services.store.load_events)
+
+        def register(last_seq: int) -> None:
+            if not follower.ended:  # else its caller left while the thread was being read
+                follower.advance(last_seq)
+                self._core.broadcast.register(follower)
+
+        try:
+            await self._ask(thread_id, c.OpenFollow(register))
+            yield follower
+        finally:
+            follower.end()
+            self._core.broadcast.unregister(follower)
 
     # -- items -------------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ from typing import Any, TypedDict, Unpack
 import attrs
 import trio
 
+from roder_trio.actors._reader import Filter
 from roder_trio.actors._services import new_id
-from roder_trio.actors.broadcast import Filter
 from roder_trio.errors import ActorCrashed, BadWorkspace, RoderTrioError, RuntimeDraining
 from roder_trio.logic.output import OutputForm, output_form
 from roder_trio.logic.thread.admission import WorkspaceUnchecked

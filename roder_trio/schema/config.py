@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal, get_args
 
 import attrs
 
@@ -11,6 +11,7 @@ from roder_trio.schema.ids import as_tuple
 from roder_trio.schema.policy import PolicyMode
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
+WebSearch = Literal["disabled", "cached", "live"]
 
 
 def _number(minimum: float, *, above: bool = False, optional: bool = False) -> Validator:
@@ -34,6 +35,11 @@ def _integer(minimum: int | None = None, *, optional: bool = False) -> Validator
             raise ValueError(f"{attribute.name} must be an integer{bound}, not {value!r}")
 
     return check
+
+
+def _web_search(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    if value not in get_args(WebSearch):
+        raise ValueError(f"{attribute.name} must be one of {', '.join(get_args(WebSearch))}, not {value!r}")
 
 
 def _flag(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -156,6 +162,8 @@ class RuntimeConfig:
     """Seconds, of a tool without its own."""
     approval_timeout: float | None = attrs.field(default=None, validator=_number(0, above=True, optional=True))
     """Seconds that a call waits for consent."""
+    hosted_web_search: WebSearch = attrs.field(default="disabled", validator=_web_search)
+    """Whether the provider may search the web by itself, in what it has kept (`cached`) or `live`."""
     output_retries: int = attrs.field(default=2, validator=_integer(0))
     """Rounds that may repair a structured answer."""
     max_pending_steers: int = attrs.field(default=64, validator=_integer(1))

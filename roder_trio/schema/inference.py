@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from roder_trio.schema.config import ReliabilityConfig
+from roder_trio.schema.config import ReliabilityConfig, WebSearch
 from roder_trio.schema.transcript import ToolCall, ToolResult, TranscriptItem
 from roder_trio.schema.usage import Purpose, TokenUsage
 
@@ -73,7 +73,7 @@ class RequestRuntime:
     prompt_cache_key: str | None = None
     auto_compact_token_limit: int | None = None
     parallel_tool_calls: bool = True
-    hosted_web_search: Literal["disabled", "cached", "live"] = "disabled"
+    hosted_web_search: WebSearch = "disabled"
     deadline_remaining: float | None = None
     service_tier: str | None = None
     reliability: ReliabilityConfig = ReliabilityConfig()

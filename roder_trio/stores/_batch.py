@@ -1,4 +1,4 @@
-"""What every store checks of a batch of records before it stores any of them.
+"""What every store checks of records, before it stores any of a batch and when it reads one.
 
 Rules of the room: pure; a batch is refused as a whole, with `InvalidRecord`.
 """
@@ -6,7 +6,8 @@ Rules of the room: pure; a batch is refused as a whole, with `InvalidRecord`.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from roder_trio.errors import InvalidRecord
+from roder_trio import codec
+from roder_trio.errors import CorruptRecord, InvalidRecord
 from roder_trio.schema.event import EventEnvelope, ThreadMetadataChanged
 from roder_trio.schema.ids import UNSET, ThreadId, is_valid_id
 from roder_trio.schema.item import ThreadItemEvent
@@ -53,6 +54,18 @@ def fault_of(thread_id: ThreadId, record: object) -> str | None:
     elif not isinstance(record, OpaqueRecord):
         return f"{type(record).__name__} is no record"
     return None if is_valid_id(record_id(record)) else "its id is not text of 1 to 512 characters without NUL"
+
+
+def stored_record(thread_id: ThreadId, data: str | dict[str, Any], position: int) -> StoredRecord:
+    """The record that stands at `position` of the log of `thread_id`. Raises CorruptRecord."""
+    try:
+        record = codec.decode_record(data)
+    except codec.DecodeError as error:
+        raise CorruptRecord(thread_id, position, str(error)) from error
+    fault = None if isinstance(record, OpaqueRecord) else fault_of(thread_id, record)
+    if fault is not None:
+        raise CorruptRecord(thread_id, position, fault)
+    return record
 
 
 def _fault_of_change(event: ThreadMetadataChanged) -> str | None:

@@ -50,12 +50,18 @@ class MetadataFold:
     """Metadata that follows a growing log, with the last total of each attempt.
 
     `metadata` is the metadata as of now, `attempts` what it counts already: (report, usage) by attempt id. A store
-    that keeps those elsewhere may hand in just the attempts that the next records name.
+    that keeps those elsewhere may hand in just the attempts that the next records name, with `tiers`: how many of all
+    counted attempts have each tier. Without it, a tier that a mixture hides can't come back.
     """
 
     __slots__ = ("_attempts", "_base", "_built", "_counters", "_message_count", "_tiers", "_title", "_updated_at")
 
-    def __init__(self, metadata: ThreadMetadata, attempts: Mapping[str, tuple[int, TokenUsage]] = _NO_ATTEMPTS) -> None:
+    def __init__(
+        self,
+        metadata: ThreadMetadata,
+        attempts: Mapping[str, tuple[int, TokenUsage]] = _NO_ATTEMPTS,
+        tiers: Mapping[str | None, int] | None = None,
+    ) -> None:
         self._base = metadata
         self._built: ThreadMetadata | None = metadata
         self._title = metadata.title
@@ -65,7 +71,10 @@ class MetadataFold:
         self._counters: tuple[int, ...] | None = None
         self._tiers: dict[str | None, int] | None = None
         if metadata.usage is not None and not metadata.usage.is_empty:
-            self._open_usage(metadata.usage)
+            if tiers is None:
+                self._open_usage(metadata.usage)
+            else:
+                self._counters, self._tiers = _counters_of(metadata.usage), dict(tiers)
 
     @property
     def metadata(self) -> ThreadMetadata:
@@ -89,6 +98,11 @@ class MetadataFold:
     def attempts(self) -> Mapping[str, tuple[int, TokenUsage]]:
         """The counted (report, usage) of each attempt."""
         return MappingProxyType(self._attempts or {})
+
+    @property
+    def tiers(self) -> Mapping[str | None, int]:
+        """How many of the counted attempts have each tier."""
+        return MappingProxyType(self._tiers or {})
 
     def absorb(self, record: StoredRecord) -> None:
         """Take one newly stored record. Raises ValueError for labels that no thread may have, changing nothing."""

@@ -12,10 +12,8 @@ import orjson
 
 from roder_trio.logic.naming import ToolNames
 from roder_trio.logic.pairing import is_json_object
+from roder_trio.logic.stop import MAY_BE_CUT
 from roder_trio.schema.inference import InferenceEvent, ToolCallCompleted, ToolCallDelta, ToolCallStarted
-
-NO_DEFAULT = ("length", "content_filter")
-"""Stop reasons under which a call without arguments may have been cut off."""
 
 
 @attrs.define
@@ -63,7 +61,7 @@ class CallAssembler:
             self._fragment(fragment, position if bare > 1 else None)
         return self._progress()
 
-    def finish(self, stop_reason: str) -> list[InferenceEvent]:
+    def finish(self, stop_reason: str | None) -> list[InferenceEvent]:
         """Take the end of the step: announce what isn't yet, complete all."""
         out: list[InferenceEvent] = []
         for slot in self._slots[self._started :]:
@@ -72,7 +70,7 @@ class CallAssembler:
         for slot in self._slots:
             text = slot.text
             out.extend(self._flush(slot))
-            if not text and stop_reason not in NO_DEFAULT:
+            if not text and stop_reason not in MAY_BE_CUT:
                 text = "{}"
             out.append(ToolCallCompleted(slot.id or "", self._names.canonical(slot.name), text))
         return out

@@ -4,55 +4,35 @@ Pure; fresh ids come from outside. Within a frame content comes first, then usag
 the usage counts. A stream is over at `[DONE]`, or at its end if a finish reason came before.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
-from roder_trio.errors import ProviderFailure, ProviderFailureKind
-from roder_trio.logic import failure
-from roder_trio.logic.naming import ToolNames
-from roder_trio.logic.redaction import Redactor
+from roder_trio.errors import ProviderFailure
 from roder_trio.logic.sse import Frame
+from roder_trio.logic.stop import finish_reason
 from roder_trio.providers._dialect import Output, parse_frame
+from roder_trio.providers._facts import Facts
 from roder_trio.providers.chat_completions.calls import CallAssembler
 from roder_trio.providers.chat_completions.profile import Profile
 from roder_trio.providers.chat_completions.think import ThinkSplitter
 from roder_trio.providers.chat_completions.usage import read_usage, usage_object
 from roder_trio.schema import inference
-from roder_trio.schema.inference import EngineTarget, MessageDelta, ReasoningDelta
+from roder_trio.schema.inference import MessageDelta, ReasoningDelta
 from roder_trio.schema.usage import TokenUsage
 
 AFTER_FINISH = 2.0
 """Seconds without a frame after which a finished answer is taken for whole."""
 
-_STOPS = {
-    **dict.fromkeys(("end_turn", "stop", "stop_sequence", "eos", "completed"), "stop"),
-    **dict.fromkeys(("max_tokens", "length", "max_output_tokens"), "length"),
-    **dict.fromkeys(("tool_use", "tool_calls", "function_call"), "tool_use"),
-}
 _KEPT = ("annotations", "executed_tools")
 _REASONING_TEXTS = {"reasoning.text": "text", "reasoning.summary": "summary"}
-
-
-@attrs.frozen(kw_only=True)
-class Facts:
-    """What a decoder knows of its request."""
-
-    target: EngineTarget
-    model: str
-    profile: Profile
-    names: ToolNames
-    redactor: Redactor
-    fresh: Callable[[], str]
-    taken: Collection[str] = ()
-    """Ids of calls in the request's transcript."""
 
 
 class ChatDecoder:
     """Reads one answer; see `Decoder`."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts[Profile]) -> None:
         self._facts = facts
         self._calls = CallAssembler(facts.names, facts.fresh, facts.taken)
         self._think = ThinkSplitter() if facts.profile.think_tags else None
@@ -105,12 +85,7 @@ class ChatDecoder:
             return []
         if self._finish is not None:
             return self._end()
-        message = f"{self._facts.target.provider} ended the stream before its answer was finished."
-        return self._failed(
-            ProviderFailure(
-                ProviderFailureKind.STREAM_INTERRUPTED, message, cause="truncated", response_id=self._response_id
-            )
-        )
+        return self._failed(self._facts.truncated(self._response_id))
 
     def settle(self) -> TokenUsage | None:
         """Return the newest running total."""
@@ -124,16 +99,7 @@ class ChatDecoder:
         out: list[Output] = [] if error else self._choices(value.get("choices"))
         out.extend(self._count(value))
         if error:
-            out.extend(
-                self._failed(
-                    failure.in_stream(
-                        self._facts.target.provider,
-                        error,
-                        redactor=self._facts.redactor,
-                        response_id=self._response_id,
-                    )
-                )
-            )
+            out.extend(self._failed(self._facts.told(error, self._response_id)))
         return out
 
     def _heading(self, value: Mapping[str, Any]) -> None:
@@ -201,7 +167,7 @@ class ChatDecoder:
                 thought = _thought(part.get("thinking"))
                 out.extend([ReasoningDelta(thought)] if thought else [])
             else:
-                self._output.append({"type": "content_part", "part": _without_images(part)})
+                self._output.append({"type": "content_part", "part": part})
         return out
 
     def _text(self, text: str) -> list[Output]:
@@ -228,35 +194,23 @@ class ChatDecoder:
     def _end(self) -> list[Output]:
         self._over = True
         out: list[Output] = [_piece(kind, piece) for kind, piece in self._think.eof()] if self._think else []
-        stop = "stop" if self._finish is None else _STOPS.get(self._finish, self._finish)
-        if self._refused:
-            stop = "refusal"
-        elif stop == "stop" and len(self._calls):
-            stop = "tool_use"
+        calls = len(self._calls) > 0
+        stop = "refusal" if self._refused else finish_reason(self._finish or "stop", has_calls=calls)
         out.extend(self._calls.finish(stop))
-        return [*out, inference.ProviderMetadata(self._replay()), inference.Completed(stop, self._response_id)]
+        return [*out, self._replay(), inference.Completed(stop, self._response_id)]
 
-    def _replay(self) -> dict[str, Any]:
+    def _replay(self) -> inference.ProviderMetadata:
         details = [{"type": "reasoning_details", "entries": self._reasoning_details}] if self._reasoning_details else []
-        facts = self._facts
-        replay: dict[str, Any] = {
-            "dialect": facts.target.dialect,
-            "provider": facts.target.provider,
-            "base_url": facts.target.base_url,
-            "model": facts.model,
-            "response_id": self._response_id,
-            "output": [*details, *self._output],
-            "usage": self._raw_usage,
-            "service_tier": self._tier,
-            "raw_stop_reason": self._finish,
-        }
-        if self._refused:
-            replay["refused"] = True
-        if self._moderation is not None:
-            replay["moderation"] = self._moderation
-        if self._warnings:
-            replay["warnings"] = self._warnings
-        return replay
+        return self._facts.replay(
+            response_id=self._response_id,
+            output=[*details, *self._output],
+            usage=self._raw_usage,
+            service_tier=self._tier,
+            raw_stop_reason=self._finish,
+            refused=self._refused or None,
+            moderation=self._moderation,
+            warnings=self._warnings,
+        )
 
     def _failed(self, failure: ProviderFailure) -> list[Output]:
         self._over = True
@@ -282,11 +236,3 @@ def _thought(value: Any) -> str:
 
 def _piece(kind: str, text: str) -> Output:
     return ReasoningDelta(text) if kind == "reasoning" else MessageDelta(text)
-
-
-def _without_images(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _without_images(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_without_images(part) for part in value]
-    return "data:" if isinstance(value, str) and value.startswith("data:") else value

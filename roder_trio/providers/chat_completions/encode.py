@@ -7,12 +7,13 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from roder_trio.errors import ProviderFailure, ProviderFailureKind
 from roder_trio.logic.naming import ToolNames
+from roder_trio.providers._dialect import is_strict, sorted_schema, unsupported
 from roder_trio.providers.chat_completions.messages import messages
 from roder_trio.providers.chat_completions.profile import Profile
 from roder_trio.schema.inference import EngineTarget, InferenceRequest, ToolDefinition
 
+_DIALECT = "Chat Completions"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 OPTIONAL = (
@@ -36,13 +37,12 @@ def encode(
     profile: Profile,
     *,
     target: EngineTarget,
-    names: ToolNames | None = None,
     without: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return the body of `request`; the parameters `without` are left out. Raises ProviderFailure."""
-    names = names or tool_names(request, profile)
+    names = ToolNames((tool.name for tool in request.tools), profile.tool_name_limit)
     if request.runtime.hosted_web_search != "disabled":
-        raise _unsupported("hosted web search")
+        raise unsupported(_DIALECT, "hosted web search")
     body: dict[str, Any] = {
         "model": request.model.model,
         "messages": messages(request, profile, target, names),
@@ -58,32 +58,6 @@ def encode(
     if profile.prompt_cache_key and request.runtime.prompt_cache_key:
         body["prompt_cache_key"] = request.runtime.prompt_cache_key
     return {name: value for name, value in body.items() if name not in without}
-
-
-def tool_names(request: InferenceRequest, profile: Profile) -> ToolNames:
-    """Return the two-way map of the request's tool names."""
-    return ToolNames((tool.name for tool in request.tools), profile.tool_name_limit)
-
-
-def sorted_schema(value: Any) -> Any:
-    """Return a schema with its keys in one order, so that equal schemas give equal bytes."""
-    if isinstance(value, Mapping):
-        return {name: sorted_schema(value[name]) for name in sorted(value)}
-    if isinstance(value, list | tuple):
-        return [sorted_schema(part) for part in value]
-    return value
-
-
-def is_strict(schema: Any) -> bool:
-    """Whether every object in `schema` is closed and requires all its properties."""
-    if isinstance(schema, Mapping):
-        properties = schema.get("properties")
-        if schema.get("type") == "object" or isinstance(properties, Mapping):
-            names = set(properties) if isinstance(properties, Mapping) else set()
-            if schema.get("additionalProperties") is not False or set(schema.get("required", ())) != names:
-                return False
-        return all(is_strict(part) for part in schema.values())
-    return all(is_strict(part) for part in schema) if isinstance(schema, list | tuple) else True
 
 
 def _tools(request: InferenceRequest, profile: Profile, names: ToolNames) -> dict[str, Any]:
@@ -114,7 +88,7 @@ def _tool(tool: ToolDefinition, profile: Profile, names: ToolNames) -> dict[str,
 def _reasoning(request: InferenceRequest, profile: Profile) -> dict[str, Any]:
     wanted = request.reasoning
     off = wanted.level == "none"
-    effort = profile.effort_aliases.get(wanted.level, wanted.level) if wanted.level and not off else None
+    effort = None if off else profile.effort(wanted.level)
     if profile.thinking_style == "none" or not (wanted.enabled or off):
         return {}
     if profile.thinking_style == "toggle":
@@ -145,16 +119,11 @@ def _response_format(schema: Mapping[str, Any], profile: Profile) -> dict[str, A
     if profile.structured_output == "json_object":
         return {"type": "json_object"}
     if profile.structured_output == "none":
-        raise _unsupported("structured output")
+        raise unsupported(_DIALECT, "structured output")
     named: dict[str, Any] = {"name": "output", "schema": sorted_schema(schema)}
     if profile.strict_schemas and is_strict(schema):
         named["strict"] = True
     return {"type": "json_schema", "json_schema": named}
-
-
-def _unsupported(what: str) -> ProviderFailure:
-    message = f"The Chat Completions dialect has no {what} here; leave it out or use another engine."
-    return ProviderFailure(ProviderFailureKind.INVALID_REQUEST, message, cause="unsupported")
 
 
 def named_parameters(message: str, parameter: str | None, sent: Sequence[str]) -> list[str]:

@@ -3,13 +3,13 @@
 Frozen data. Vendors differ by these fields alone, never by their name in code.
 """
 
-from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, Self
 
 import attrs
 
 from roder_trio.logic.naming import IdForm, short_id_form
 from roder_trio.providers._dialect import Timeouts
+from roder_trio.providers._profile import WireProfile
 from roder_trio.schema.inference import ModelDescriptor
 
 LimitField = Literal["max_tokens", "max_completion_tokens"]
@@ -17,20 +17,15 @@ USAGE_PLACES = ("usage", "x_groq", "choice")
 
 
 @attrs.frozen(kw_only=True)
-class Profile:
+class Profile(WireProfile):
     """The flags of a vendor. Those about models are defaults: a row of `models` says it for its model."""
 
-    auth: str = "bearer"
-    """`bearer`, or the name of the header that holds the key."""
-    extra_headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     include_stream_usage: bool = True
     include_parallel_tool_calls: bool = True
     """Whether `parallel_tool_calls: false` may be sent."""
     max_tokens_field: LimitField = "max_tokens"
     thinking_style: Literal["none", "effort", "toggle", "object"] = "effort"
     """`reasoning_effort`; `thinking: {type}` with an effort beside it; `reasoning: {effort}`."""
-    effort_aliases: Mapping[str, str] = attrs.field(factory=dict)
-    """Levels that the vendor calls otherwise; one that maps to "" is not sent."""
     system_role: Literal["system", "developer"] = "system"
     merge_system: bool = False
     """Whether all system texts go into one message."""
@@ -40,13 +35,9 @@ class Profile:
     """The field that brings reasoning back beside calls; `reasoning_details` brings the stored entries."""
     think_tags: bool = False
     """Whether the text begins with its reasoning in `<think>` tags."""
-    vision: bool = True
-    sampling: bool = True
-    """Whether temperature and top_p may be sent."""
     structured_output: Literal["json_schema", "json_object", "none"] = "json_schema"
     strict_schemas: bool = False
     """Whether schemas that fulfil strict mode's conditions are marked strict."""
-    tool_name_limit: int = 64
     tool_id_length: int | None = None
     """Ids must be exactly this many letters and digits."""
     service_tier: bool = True
@@ -60,14 +51,18 @@ class Profile:
         """How ids are written on this wire."""
         return str if self.tool_id_length is None else short_id_form(self.tool_id_length)
 
-    def for_model(self, row: ModelDescriptor | None) -> "Profile":
+    @property
+    def structured(self) -> bool:
+        """Whether an answer can be held to a JSON schema."""
+        return self.structured_output == "json_schema"
+
+    def for_model(self, row: ModelDescriptor | None) -> Self:
         """Return the profile as it is for one model; a row that says nothing of what it supports changes nothing."""
+        profile = super().for_model(row)
         if row is None or not row.supports:
-            return self
+            return profile
         return attrs.evolve(
-            self,
-            vision=self.vision and "images" in row.supports,
-            sampling=self.sampling and "sampling" in row.supports,
+            profile,
             structured_output=self.structured_output if "structured" in row.supports else "none",
             include_parallel_tool_calls=self.include_parallel_tool_calls and "parallel" in row.supports,
             thinking_style="none" if row.reasoning_style == "none" else self.thinking_style,

@@ -96,6 +96,13 @@ class OpenView:
 
 
 @attrs.frozen
+class OpenFollow:
+    """Answered by the actor with the last seq of the thread and a registration, in one step."""
+
+    register: Any
+
+
+@attrs.frozen
 class Touch:
     """Answered with True once the thread is resident; with None if there is none."""
 

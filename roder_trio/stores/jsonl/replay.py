@@ -13,8 +13,8 @@ from roder_trio.errors import CorruptRecord
 from roder_trio.logic.thread.metadata import MetadataFold
 from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.ids import ThreadId
-from roder_trio.schema.thread import OpaqueRecord, StoredRecord, ThreadMetadata
-from roder_trio.stores._batch import fault_of, record_id
+from roder_trio.schema.thread import StoredRecord, ThreadMetadata
+from roder_trio.stores._batch import record_id, stored_record
 from roder_trio.stores.jsonl.frame import Damage, Journal, read_journal
 
 
@@ -42,7 +42,7 @@ def replay(thread_id: ThreadId, data: bytes, file: str) -> Replay:
     records: list[StoredRecord] = []
     ids: set[str] = set()
     for value in _values(journal):
-        record = _decode(thread_id, value, len(records) + 1)
+        record = stored_record(thread_id, value, len(records) + 1)
         records.append(record)
         fold.absorb(record)
         ids.add(record_id(record))
@@ -58,7 +58,7 @@ def events_after(thread_id: ThreadId, data: bytes, file: str, after: int, limit:
         seq = value.get("seq", 0) if value.get("type") == "event" else 0
         if type(seq) is not int or seq <= after:
             continue
-        record = _decode(thread_id, value, position)
+        record = stored_record(thread_id, value, position)
         assert isinstance(record, EventEnvelope)
         found.append(record)
         if len(found) >= limit:
@@ -93,14 +93,3 @@ def _created(thread_id: ThreadId, journal: Journal, file: str) -> ThreadMetadata
     if created.thread_id != thread_id:
         raise CorruptRecord(thread_id, position, f"it creates {created.thread_id!r}")
     return created
-
-
-def _decode(thread_id: ThreadId, value: dict[str, Any], position: int) -> StoredRecord:
-    try:
-        record = codec.decode_record(value)
-    except codec.DecodeError as error:
-        raise CorruptRecord(thread_id, position, str(error)) from error
-    fault = None if isinstance(record, OpaqueRecord) else fault_of(thread_id, record)
-    if fault is not None:
-        raise CorruptRecord(thread_id, position, fault)
-    return record

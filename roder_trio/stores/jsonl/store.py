@@ -20,14 +20,14 @@ from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.ids import ThreadId, is_valid_id
 from roder_trio.schema.thread import Record, StoredRecord, ThreadMetadata, ThreadPage, ThreadSnapshot
 from roder_trio.stores._batch import check_new_thread, checked_batch
+from roder_trio.stores._lane import Job, Lane, run_call
 from roder_trio.stores._listing import Label, page
+from roder_trio.stores._lock import take_lock
 from roder_trio.stores._nursery import open_service_nursery
 from roder_trio.stores.jsonl.disk import Disk
 from roder_trio.stores.jsonl.index import Index, Row, Standing, decode_index, scan, write_index
 from roder_trio.stores.jsonl.journal import ThreadJournal, read_row
-from roder_trio.stores.jsonl.lane import Job, Lane
 from roder_trio.stores.jsonl.layout import Layout
-from roder_trio.stores.jsonl.lock import take_lock
 from roder_trio.stores.jsonl.names import file_name
 
 Batch = tuple[StoredRecord, ...]
@@ -343,7 +343,7 @@ def _perform(journal: ThreadJournal, jobs: Sequence[Job]) -> None:
             _perform_appends(journal, list(group))
         else:
             for job in group:
-                _perform_call(partial(job.work, journal), job)
+                run_call(partial(job.work, journal), job)
 
 
 def _perform_appends(journal: ThreadJournal, jobs: Sequence[Job]) -> None:
@@ -363,14 +363,4 @@ def _perform_appends(journal: ThreadJournal, jobs: Sequence[Job]) -> None:
 
 def _perform_calls(jobs: Sequence[Job]) -> None:
     for job in jobs:
-        _perform_call(job.work, job)
-
-
-def _perform_call(work: Callable[[], Any], job: Job) -> None:
-    try:
-        job.value = work()
-    except StorageError as error:
-        job.error = error
-    except Exception as error:  # a bug must not hang those that wait
-        job.error = StorageError(f"The store failed: {error!r}.")
-        job.error.__cause__ = error
+        run_call(job.work, job)

@@ -103,3 +103,14 @@ class Lane:
                 jobs.append(self._receive.receive_nowait())
             except trio.WouldBlock:
                 return jobs
+
+
+def run_call(work: Callable[[], Any], job: Job) -> None:
+    """Run one call in a worker and set its outcome; whatever it raises is a `StorageError` to who waits."""
+    try:
+        job.value = work()
+    except StorageError as error:
+        job.error = error
+    except Exception as error:  # a bug must not hang those that wait
+        job.error = StorageError(f"The store failed: {error!r}.")
+        job.error.__cause__ = error

@@ -1,4 +1,4 @@
-"""The lock by which one runtime owns a folder.
+"""The lock by which one runtime owns a folder or a database file.
 
 Rules of the room: the operating system's lock decides, never the text in the file; the text is for the message of the
 one who comes second. The lock ends with its process, however that ends, and child processes don't inherit it.
