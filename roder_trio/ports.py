@@ -4,7 +4,7 @@ A class here holds the contract in its docstrings; `roder_trio.testing` has chec
 """
 
 import abc
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
@@ -102,6 +102,12 @@ class ThreadStore(abc.ABC):
     async def list_archived(self, *, limit: int = 50, cursor: str | None = None) -> ThreadPage:
         """As `list_threads`, of archived threads. Raises StoreUnsupported."""
         raise StoreUnsupported(f"The store {self.id!r} can't list archived threads.")
+
+    def watch_ownership(self, lost: Callable[[ThreadId], None]) -> None:
+        """Called once, before any thread is claimed; shared stores call `lost` when a claimed thread is theirs no more.
+
+        They call it on the event loop, once per loss; from then on `append` raises LeaseLost until the next claim.
+        """
 
     async def delete_thread(self, thread_id: ThreadId) -> bool:
         """Remove an active or archived thread with every byte; False if nothing is there. Raises StoreUnsupported."""

@@ -12,7 +12,8 @@ ActorCrashed AppendOutcomeUnknown BadWorkspace CommandRefused CompactionPreempte
 EmptyMessage ToolDefinitionError ToolError
 InvalidCursor InvalidRecord NoActiveTurn NotAStore ProviderFailure RoderTrioError RuntimeClosed RuntimeDraining
 SchemaTooNew StaleWindow SteerQueueFull StorageError StoreClosed StoreInUse StoreReadOnly StoreUnsupported
-SubscriptionOverrun ThreadBusy ThreadExists ThreadFailed ThreadNotFound UnknownProvider UnknownTurn UnsupportedOption
+LeaseLost SubscriptionOverrun ThreadOwnedElsewhere
+ThreadBusy ThreadExists ThreadFailed ThreadNotFound UnknownProvider UnknownTurn UnsupportedOption
 """
 
 NAMES = {

@@ -13,7 +13,7 @@ from datetime import datetime
 import attrs
 import trio
 
-from roder_trio.errors import CommandRefused, StorageError
+from roder_trio.errors import CommandRefused, LeaseLost, StorageError, ThreadOwnedElsewhere
 from roder_trio.logic.usage import ThreadTotals
 from roder_trio.ports import ThreadStore
 from roder_trio.schema.config import RuntimeConfig
@@ -203,7 +203,7 @@ class AccountingActor:
             slot.appending = True
         try:
             await self._store.append(thread_id, [record for *_, record in written])
-        except CommandRefused as error:
+        except (CommandRefused, LeaseLost, ThreadOwnedElsewhere) as error:
             for slot, *_ in written:
                 slot.refused = error if isinstance(error, StorageError) else StorageError(str(error))
         except Exception as error:

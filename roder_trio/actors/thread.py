@@ -24,7 +24,7 @@ from roder_trio.actors._services import Services, utc_now
 from roder_trio.actors._stored import load_items, load_outcome, load_state
 from roder_trio.actors._supervisor import cancel_alone
 from roder_trio.actors.follow import read_rest, tell_last_seq
-from roder_trio.errors import ActorCrashed, AppendOutcomeUnknown, RoderTrioError, StorageError
+from roder_trio.errors import ActorCrashed, AppendOutcomeUnknown, LeaseLost, RoderTrioError, StorageError
 from roder_trio.logic.thread.decide import answer_of_no_thread, decide
 from roder_trio.logic.thread.draft import Draft, Stamped
 from roder_trio.logic.thread.facts import FROM_LOG, VIEW, Decision, Deferred, Facts, Phase, Slot, View
@@ -82,7 +82,7 @@ class ThreadActor:
                     self._close()
         finally:
             while self._home.waiting:
-                self._home.waiting.popleft().reject(ActorCrashed())
+                self._home.waiting.popleft().reject(self._home.parting())
 
     def _close(self) -> None:
         """Leave without awaiting: no report is taken any more, the job is told, all tasks are cancelled."""
@@ -130,8 +130,14 @@ class ThreadActor:
                 request.reject(error)
                 if self._log is not None:
                     raise
+            except LeaseLost as error:
+                request.reject(error)
+                self._home.lose()
             except RoderTrioError as error:
                 request.reject(error)
+            except trio.Cancelled:
+                request.reject(self._home.parting())
+                raise
 
     async def _found(self) -> bool:
         """Read the log if that wasn't done; False if there is no such thread. A failed load is told to all who wait."""
@@ -198,7 +204,7 @@ class ThreadActor:
         except StorageError as error:
             if decision.finishing:
                 self._seal(sealed=False)
-            if isinstance(payload, c.JobEnded):
+            if isinstance(payload, c.JobEnded) and not isinstance(error, LeaseLost):
                 self._services.lifecycle.unstored.add(payload.turn_id)
                 raise TerminalLost(str(error)) from error
             raise

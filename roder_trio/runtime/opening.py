@@ -131,6 +131,7 @@ async def _live(
     with trio.CancelScope(shield=True):
         async with trio.open_nursery() as nursery:
             directory = Directory(services, nursery)
+            store.watch_ownership(directory.lose)
             all_sinks = Sinks(extensions.sinks, broadcast, config.deadlines.sink_timeout)
             nursery.start_soon(all_sinks.run)
             nursery.start_soon(services.hooks.run)

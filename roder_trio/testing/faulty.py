@@ -109,6 +109,10 @@ class FaultyStore(ThreadStore):
         """As the inner store."""
         return await self.inner.unarchive_thread(thread_id)
 
+    def watch_ownership(self, lost: Callable[[ThreadId], None]) -> None:
+        """As the inner store."""
+        self.inner.watch_ownership(lost)
+
     async def list_archived(self, *, limit: int = 50, cursor: str | None = None) -> ThreadPage:
         """As the inner store."""
         return await self.inner.list_archived(limit=limit, cursor=cursor)
