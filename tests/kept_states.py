@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
+import trio
+
 from roder_trio.codec import state as codec
 from roder_trio.logic.thread.hydration import Hydration, fold_snapshot, fold_tail
 from roder_trio.logic.thread.state import ThreadState
 from roder_trio.logic.usage import ThreadTotals
 from roder_trio.schema.inference import EngineTarget
-from roder_trio.schema.thread import Record, ThreadMetadata
+from roder_trio.schema.thread import Record, ThreadMetadata, ThreadSnapshot
+from roder_trio.stores import MemoryThreadStore
 from tests.thread_support import metadata, parts, snapshot_of
 
 TARGETS = (None, EngineTarget("responses", "one", "https://one"), EngineTarget("chat", "two", "https://two"))
@@ -65,3 +68,37 @@ def held_by(state: ThreadState) -> int:
     shown = 0 if state.items is None else len(state.items.items())
     answers = [entry for entry in state.turns.values() if entry.answer or entry.terminal]
     return len(state.history.items) + shown + len(answers)
+
+
+class KeepingStore(MemoryThreadStore):
+    """Keeps a state of a thread when asked to, or after every append, and hydrates from it; counts what is read."""
+
+    def __init__(self, *, always: bool = False) -> None:
+        super().__init__()
+        self.always = always
+        self.loads = 0
+        self.states = 0
+        self.kept: dict[str, tuple[int, str]] = {}
+
+    async def load_thread(self, thread_id: str) -> ThreadSnapshot | None:
+        self.loads += 1
+        return await super().load_thread(thread_id)
+
+    async def append(self, thread_id: str, records: Sequence[Record]) -> None:
+        await super().append(thread_id, records)
+        if self.always:
+            self.keep(thread_id)
+
+    def keep(self, thread_id: str) -> None:
+        records = self._active[thread_id].records
+        self.kept[thread_id] = (len(records), codec.encode_state(whole(records, self._active[thread_id].created)))
+
+    async def load_state(self, thread_id: str) -> Hydration | None:
+        thread, (position, text) = self._active.get(thread_id), self.kept.get(thread_id, (0, ""))
+        kept = None if thread is None else codec.decode_state(text, thread.metadata)
+        if thread is None or kept is None:
+            return await super().load_state(thread_id)
+        await trio.lowlevel.checkpoint()
+        self.states += 1
+        continued = fold_tail(kept, thread.metadata, thread.records[position:])
+        return continued or await super().load_state(thread_id)
