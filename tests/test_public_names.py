@@ -47,7 +47,7 @@ NAMES = {
         ToolCall ToolResult TranscriptItem UserMessage""",
     "stores": "JsonlThreadStore MemoryThreadStore StoreRepair",
     "tools": "ExternalTool shell_tool workspace_tools",
-    "providers": "ChatCompletions Offline ScriptedEngine fallback",
+    "providers": "ChatCompletions Offline OpenAIResponses ScriptedEngine fallback",
 }
 
 METHODS = """

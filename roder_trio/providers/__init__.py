@@ -11,17 +11,19 @@ if TYPE_CHECKING:
     from roder_trio.providers._http import SharedClient as SharedClient
     from roder_trio.providers.chat_completions import ChatCompletions
     from roder_trio.providers.offline import Offline
+    from roder_trio.providers.openai_responses import OpenAIResponses
     from roder_trio.providers.scripted import ScriptedEngine
 
 _HOMES = {
     "ChatCompletions": "chat_completions",
     "Offline": "offline",
+    "OpenAIResponses": "openai_responses",
     "ScriptedEngine": "scripted",
     "SharedClient": "_http",
     "fallback": "_fallback",
 }
 
-__all__ = ["ChatCompletions", "Offline", "ScriptedEngine", "fallback"]
+__all__ = ["ChatCompletions", "Offline", "OpenAIResponses", "ScriptedEngine", "fallback"]
 
 
 def __getattr__(name: str) -> object:
