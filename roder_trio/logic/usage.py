@@ -88,10 +88,9 @@ class Ledger:
 
     def closing(self, turn_id: str | None, newest: int) -> "Ledger":
         """Return the same with all attempts closed but the `newest` ones and those of one turn."""
-        kept = {id(record) for record in list(self._records.values())[-newest:]}
         sums, closing, ledger = self.closed_sums(), set(self.closed.attempts), Ledger()
-        for record in self:
-            if id(record) in kept or record.turn_id == turn_id:
+        for left, record in zip(range(len(self._records), 0, -1), self, strict=True):
+            if left <= newest or record.turn_id == turn_id:
                 ledger.apply(record)
             else:
                 sums.add(record, own=record.origin_thread_id is None)
