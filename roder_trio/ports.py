@@ -23,7 +23,7 @@ from roder_trio.schema.inference import (
     TurnContext,
 )
 from roder_trio.schema.policy import Deny, Rewrite, Verdict
-from roder_trio.schema.thread import Record, StoredRecord, ThreadMetadata, ThreadPage, ThreadSnapshot
+from roder_trio.schema.thread import LogPage, Record, StoredRecord, ThreadMetadata, ThreadPage, ThreadSnapshot
 from roder_trio.schema.tool import ToolContext, ToolOutput, ToolSpec
 from roder_trio.schema.transcript import UserMessage
 from roder_trio.schema.turn import TurnOutcome
@@ -89,11 +89,25 @@ class ThreadStore(abc.ABC):
         events = () if snapshot is None else snapshot.events
         return [envelope for envelope in events if envelope.seq > after][:limit]
 
+    async def read_log(self, thread_id: ThreadId, cursor: str | None = None) -> LogPage | None:
+        """Return a piece of a thread's log, from where the one before ended, as it is stored; for copies of threads.
+
+        Active and archived threads alike; None for unknown. Raises StoreUnsupported; copies then are made of
+        `load_thread`.
+        """
+        raise StoreUnsupported(f"The store {self.id!r} can't show its logs as they are stored.")
+
     async def claim_thread(self, thread_id: ThreadId) -> None:
         """Called before a thread is read to be worked on; shared stores take its lease here."""
 
     async def release_thread(self, thread_id: ThreadId) -> None:
         """Called when a thread is no longer worked on; stores drop what they hold for it here."""
+
+    def watch_ownership(self, lost: Callable[[ThreadId], None]) -> None:
+        """Called once, before any thread is claimed; shared stores call `lost` when a claimed thread is theirs no more.
+
+        They call it on the event loop, once per loss; from then on `append` raises LeaseLost until the next claim.
+        """
 
     async def unarchive_thread(self, thread_id: ThreadId) -> bool:
         """Bring an archived thread back; False if it isn't archived. Raises StoreUnsupported."""
@@ -102,12 +116,6 @@ class ThreadStore(abc.ABC):
     async def list_archived(self, *, limit: int = 50, cursor: str | None = None) -> ThreadPage:
         """As `list_threads`, of archived threads. Raises StoreUnsupported."""
         raise StoreUnsupported(f"The store {self.id!r} can't list archived threads.")
-
-    def watch_ownership(self, lost: Callable[[ThreadId], None]) -> None:
-        """Called once, before any thread is claimed; shared stores call `lost` when a claimed thread is theirs no more.
-
-        They call it on the event loop, once per loss; from then on `append` raises LeaseLost until the next claim.
-        """
 
     async def delete_thread(self, thread_id: ThreadId) -> bool:
         """Remove an active or archived thread with every byte; False if nothing is there. Raises StoreUnsupported."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 
 from roder_trio.errors import NotAStore, StorageError
-from roder_trio.stores.jsonl.disk import Disk
+from roder_trio.stores._disk import Disk
 from roder_trio.stores.jsonl.names import SUFFIX
 
 NEW = ".new"
