@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from roder_trio.errors import StorageError
+from roder_trio.logic.thread.hydration import fold_snapshot
 from roder_trio.logic.thread.metadata import fold_metadata
-from roder_trio.logic.thread.state import fold_snapshot
 from roder_trio.ports import ThreadStore
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.thread import StoredRecord, ThreadMetadata, ThreadSnapshot
@@ -103,7 +103,8 @@ async def _differences(store: ThreadStore, log: _Log) -> list[str]:
 
 
 def _facts(snapshot: ThreadSnapshot, metadata: ThreadMetadata) -> Mapping[str, object]:
-    state, ledger = fold_snapshot(snapshot, metadata)
+    hydration = fold_snapshot(snapshot, metadata)
+    state, ledger = hydration.state, hydration.ledger
     goal = state.goal
     spent = (state.opening_tokens + ledger.goal(goal.goal_id), state.opening_time + state.goal_time) if goal else None
     return {
