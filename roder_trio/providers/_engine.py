@@ -268,6 +268,7 @@ class HttpEngine(InferenceEngine, Generic[P]):
                 url=join_url(base, path),
                 headers={**headers, **call.headers},
                 body=b"" if post is None else encode_json(post.body),
+                quiet=bool(parts.query),
             ),
             provider=self.id,
             timeouts=self.profile.timeouts,

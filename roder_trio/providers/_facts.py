@@ -15,6 +15,8 @@ from roder_trio.logic.redaction import Redactor
 from roder_trio.providers._profile import WireProfile
 from roder_trio.schema.inference import EngineTarget, ProviderMetadata
 
+_SAID = ("text", "thinking", "refusal")
+
 P_co = TypeVar("P_co", bound=WireProfile, covariant=True)
 
 
@@ -72,9 +74,12 @@ class Facts(Generic[P_co]):
 
 
 def without_images(value: Any) -> Any:
-    """Return JSON in which the bytes of data URLs are left out."""
+    """Return JSON in which the bytes of data URLs are left out; what was said stays, however it begins."""
     if isinstance(value, Mapping):
-        return {name: without_images(part) for name, part in value.items()}
+        return {
+            name: part if name in _SAID and isinstance(part, str) else without_images(part)
+            for name, part in value.items()
+        }
     if isinstance(value, list | tuple):
         return [without_images(part) for part in value]
     return "data:" if isinstance(value, str) and value.startswith("data:") else value
