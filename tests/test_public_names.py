@@ -48,7 +48,7 @@ NAMES = {
     "stores": """JsonlThreadStore MemoryThreadStore StoreRepair
         copy_store export_thread import_thread salvage_thread""",
     "tools": "ExternalTool shell_tool workspace_tools",
-    "providers": "ChatCompletions Gemini Offline OpenAIResponses ScriptedEngine fallback",
+    "providers": "Anthropic ChatCompletions Gemini Offline OpenAIResponses ScriptedEngine fallback",
 }
 
 METHODS = """

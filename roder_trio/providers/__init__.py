@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from roder_trio.providers._fallback import fallback
     from roder_trio.providers._http import SharedClient as SharedClient
+    from roder_trio.providers.anthropic import Anthropic
     from roder_trio.providers.chat_completions import ChatCompletions
     from roder_trio.providers.gemini import Gemini
     from roder_trio.providers.offline import Offline
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from roder_trio.providers.scripted import ScriptedEngine
 
 _HOMES = {
+    "Anthropic": "anthropic",
     "ChatCompletions": "chat_completions",
     "Gemini": "gemini",
     "Offline": "offline",
@@ -25,7 +27,7 @@ _HOMES = {
     "fallback": "_fallback",
 }
 
-__all__ = ["ChatCompletions", "Gemini", "Offline", "OpenAIResponses", "ScriptedEngine", "fallback"]
+__all__ = ["Anthropic", "ChatCompletions", "Gemini", "Offline", "OpenAIResponses", "ScriptedEngine", "fallback"]
 
 
 def __getattr__(name: str) -> object:
