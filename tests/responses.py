@@ -15,9 +15,9 @@ from roder_trio.providers._facts import Facts
 from roder_trio.providers.openai_responses import OpenAIResponses, Profile
 from roder_trio.providers.openai_responses.decode import CompactionDecoder, ResponsesDecoder
 from roder_trio.schema import inference
-from roder_trio.schema.inference import EngineTarget
+from roder_trio.schema.inference import Completed, EngineTarget, Usage
 from roder_trio.schema.transcript import ProviderMetadata
-from tests.chat import Decoded, split_outputs, sse
+from tests.chat import Decoded, split_outputs, sse, without_metadata
 
 TARGET = EngineTarget("openai_responses", "acme", "http://localhost/v1")
 
@@ -88,6 +88,15 @@ def usage(prompt: int, completion: int, total: int, **more: int) -> dict[str, An
 
 def ended(*output: dict[str, Any], state: str = "completed", **fields: Any) -> dict[str, Any]:
     return frame(state, response={"id": "r1", "status": state, "output": list(output), **fields})
+
+
+def arguments_done(id: str, written: str) -> dict[str, Any]:
+    return frame("function_call_arguments.done", item_id=id, arguments=written)
+
+
+END = Completed("stop", "r1")
+CALLED = Completed("tool_use", "r1")
+BEGINS = [frame(kind, response={"id": "r1", "status": kind}) for kind in ("created", "queued", "in_progress")]
 
 
 # -- decoding
@@ -161,6 +170,11 @@ def payload(events: list[Any]) -> Any:
     """The replay metadata of a stream."""
     assert isinstance(events[-2], inference.ProviderMetadata)
     return events[-2].payload
+
+
+def without_end(events: list[Any]) -> list[Any]:
+    """The content of a stream: all but usage, metadata and the end."""
+    return [event for event in without_metadata(events) if not isinstance(event, Usage | Completed)]
 
 
 # -- a step in the log
