@@ -38,7 +38,6 @@ from roder_trio.schema.event import (
     ThreadDeleted,
     ThreadRecovered,
 )
-from roder_trio.schema.transcript import ErrorNote
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +167,7 @@ class ThreadActor:
             case c.OpenFollow():
                 request.resolve(payload.register(log.state.next_seq - 1))
             case c.BeginDirectCompaction():
-                request.resolve(self._begin_direct(payload))
+                request.resolve(log.direct_view(payload, images=self._slot.images))
             case c.WaitCompaction(compaction_id):
                 running = self._slot.turn_id == f"compact-{compaction_id}"
                 if not self._home.desk.answer_compaction(request, compaction_id, running=running):
@@ -305,13 +304,6 @@ class ThreadActor:
         self._home.job = None
         self._slot = Slot()
         self._retake = True
-
-    def _begin_direct(self, payload: c.BeginDirectCompaction) -> tuple[View, str | None] | None:
-        """Return the window as the engine sees it, and the thread's instructions; None if it isn't what was given."""
-        view = self._resident.view(payload.target, images=self._slot.images)
-        given = [item for item in payload.transcript if not isinstance(item, ErrorNote)]
-        held = [item for item in view.window if not isinstance(item, ErrorNote)]
-        return (view, self._resident.state.metadata.developer_instructions) if given == held else None
 
     # -- residence ---------------------------------------------------------------------------------------------------
 

@@ -206,6 +206,7 @@ def _hydration(document: _Document, metadata: ThreadMetadata) -> Hydration:
         next_seq=document.next_seq,
         next_item_seq=document.next_item_seq,
         turns=_turns(document),
+        whole_turns=[] if document.open_turn is None else [document.open_turn.turn_id],
         history=history,
         items=None,
         open_turn=None if document.open_turn is None else _open_turn(document.open_turn),

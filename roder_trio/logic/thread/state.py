@@ -103,6 +103,8 @@ class ThreadState:
     next_seq: int = 1
     next_item_seq: int = 1
     turns: dict[str, TurnEntry] = attrs.field(factory=dict)
+    whole_turns: list[str] = attrs.field(factory=list)
+    """Those that hold more than their counts."""
     history: History = attrs.field(factory=History)
     numbers: ItemNumbers = attrs.field(factory=ItemNumbers)
     items: ItemFold | None = attrs.field(factory=ItemFold)
@@ -129,6 +131,7 @@ class ThreadState:
         entry = self.turns.get(turn_id)
         if entry is None:
             entry = self.turns[turn_id] = TurnEntry()
+            self.whole_turns.append(turn_id)
         return entry
 
     def is_open(self, turn_id: str | None) -> bool:
@@ -138,9 +141,10 @@ class ThreadState:
     def shed(self) -> None:
         """Hold no more than decisions need: neither what is shown, nor how turns ended but the open one's answer."""
         self.items = None
-        for turn_id, entry in self.turns.items():
+        for turn_id in self.whole_turns:
             if not self.is_open(turn_id):
-                entry.shed()
+                self.turns[turn_id].shed()
+        self.whole_turns = [turn_id for turn_id in self.whole_turns if self.is_open(turn_id)]
 
 
 def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
@@ -231,7 +235,7 @@ def fold_appended(state: ThreadState, turn_id: str, event: TranscriptItemAppende
     if isinstance(item, ContextCompaction):
         state.history.drop_summarised()
         state.shed()
-    if isinstance(item, AssistantMessage) and is_final_phase(item.phase):
+    if isinstance(item, AssistantMessage) and is_final_phase(item.phase) and entry.answer is not None:
         entry.answer = item.text
     turn = state.open_turn
     if turn is None or turn.turn_id != turn_id:
