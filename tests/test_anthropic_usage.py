@@ -162,6 +162,13 @@ def test_a_finished_compaction_is_a_boundary_under_way() -> None:
     assert events[-2].payload["output"] == [SUMMARY, {"type": "text", "text": "ok"}]
 
 
+def test_a_boundary_is_one_item_however_its_summary_begins() -> None:
+    frames = [opened(0, "compaction"), piece(0, "compaction", content="data: none, so far"), closed(0)]
+    events = events_of(began(), *frames, DONE, OVER)
+    item = {"type": "compaction", "content": "data: none, so far"}
+    assert events[1].item == events[-2].payload["output"][0] == item
+
+
 def test_sealed_content_makes_a_boundary_too() -> None:
     sealed = [opened(0, "compaction", id="b1"), piece(0, "compaction", content=None, encrypted_content="e"), closed(0)]
     item = {"type": "compaction", "id": "b1", "encrypted_content": "e"}

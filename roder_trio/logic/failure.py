@@ -28,7 +28,7 @@ _REQUEST_IDS = ("x-request-id", "request-id", "cf-ray")
 
 _CONTEXT = re.compile(
     r"context window|maximum context length|prompt is too long|input exceeds|maximum prompt length"
-    r"|input token count.*exceeds|context_length_exceeded",
+    r"|input token count.*exceeds|exceed context limit|context_length_exceeded",
     re.IGNORECASE | re.DOTALL,
 )
 

@@ -3,6 +3,7 @@
 Pure; fresh ids come from outside.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +17,7 @@ from roder_trio.providers._profile import WireProfile
 from roder_trio.schema.inference import EngineTarget, ProviderMetadata
 
 _SAID = ("text", "thinking", "refusal")
+_DATA_URL = re.compile(r"data:\S*")
 
 P_co = TypeVar("P_co", bound=WireProfile, covariant=True)
 
@@ -82,4 +84,4 @@ def without_images(value: Any) -> Any:
         }
     if isinstance(value, list | tuple):
         return [without_images(part) for part in value]
-    return "data:" if isinstance(value, str) and value.startswith("data:") else value
+    return "data:" if isinstance(value, str) and _DATA_URL.fullmatch(value) else value
