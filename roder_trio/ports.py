@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import trio
 
 from roder_trio.errors import StoreUnsupported, ToolError
+from roder_trio.logic.thread.hydration import Hydration, fold_snapshot
 from roder_trio.schema.event import Event, EventEnvelope
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.inference import (
@@ -22,7 +23,7 @@ from roder_trio.schema.inference import (
     TurnContext,
 )
 from roder_trio.schema.policy import Deny, Rewrite, Verdict
-from roder_trio.schema.thread import Record, StoredRecord, ThreadMetadata, ThreadPage, ThreadSnapshot
+from roder_trio.schema.thread import LogPage, Record, StoredRecord, ThreadMetadata, ThreadPage, ThreadSnapshot
 from roder_trio.schema.tool import ToolContext, ToolOutput, ToolSpec
 from roder_trio.schema.transcript import UserMessage
 from roder_trio.schema.turn import TurnOutcome
@@ -71,17 +72,42 @@ class ThreadStore(abc.ABC):
         snapshot = await self.load_thread(thread_id)
         return None if snapshot is None else snapshot.metadata
 
+    async def load_state(self, thread_id: ThreadId) -> Hydration | None:
+        """Return the state that the log of an active thread folds to, for its owner; None for unknown and archived.
+
+        By default from one `load_thread`. A store that keeps states (`roder_trio.codec.state`) continues one with the
+        records after it, by `fold_tail`; whatever it does, the state decides as the default's does.
+        """
+        snapshot = await self.load_thread(thread_id)
+        if snapshot is None or snapshot.metadata is None:
+            return None
+        return fold_snapshot(snapshot, snapshot.metadata)
+
     async def load_events(self, thread_id: ThreadId, after: int = 0, limit: int = 500) -> Sequence[EventEnvelope]:
         """Return at most `limit` envelopes with a seq above `after`, in order."""
         snapshot = await self.load_thread(thread_id)
         events = () if snapshot is None else snapshot.events
         return [envelope for envelope in events if envelope.seq > after][:limit]
 
+    async def read_log(self, thread_id: ThreadId, cursor: str | None = None) -> LogPage | None:
+        """Return a piece of a thread's log, from where the one before ended, as it is stored; for copies of threads.
+
+        Active and archived threads alike; None for unknown. Raises StoreUnsupported; copies then are made of
+        `load_thread`.
+        """
+        raise StoreUnsupported(f"The store {self.id!r} can't show its logs as they are stored.")
+
     async def claim_thread(self, thread_id: ThreadId) -> None:
         """Called before a thread is read to be worked on; shared stores take its lease here."""
 
     async def release_thread(self, thread_id: ThreadId) -> None:
         """Called when a thread is no longer worked on; stores drop what they hold for it here."""
+
+    def watch_ownership(self, lost: Callable[[ThreadId], None]) -> None:
+        """Called once, before any thread is claimed; shared stores call `lost` when a claimed thread is theirs no more.
+
+        They call it on the event loop, once per loss; from then on `append` raises LeaseLost until the next claim.
+        """
 
     async def unarchive_thread(self, thread_id: ThreadId) -> bool:
         """Bring an archived thread back; False if it isn't archived. Raises StoreUnsupported."""
@@ -90,12 +116,6 @@ class ThreadStore(abc.ABC):
     async def list_archived(self, *, limit: int = 50, cursor: str | None = None) -> ThreadPage:
         """As `list_threads`, of archived threads. Raises StoreUnsupported."""
         raise StoreUnsupported(f"The store {self.id!r} can't list archived threads.")
-
-    def watch_ownership(self, lost: Callable[[ThreadId], None]) -> None:
-        """Called once, before any thread is claimed; shared stores call `lost` when a claimed thread is theirs no more.
-
-        They call it on the event loop, once per loss; from then on `append` raises LeaseLost until the next claim.
-        """
 
     async def delete_thread(self, thread_id: ThreadId) -> bool:
         """Remove an active or archived thread with every byte; False if nothing is there. Raises StoreUnsupported."""

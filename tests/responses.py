@@ -1,7 +1,7 @@
 """Helpers of the tests of the Responses engine: requests, frames, and streams decoded without a transport."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import httpx
@@ -14,10 +14,11 @@ from roder_trio.providers._body import Body, Whole
 from roder_trio.providers._facts import Facts
 from roder_trio.providers.openai_responses import OpenAIResponses, Profile
 from roder_trio.providers.openai_responses.decode import CompactionDecoder, ResponsesDecoder
+from roder_trio.providers.openai_responses.encode import encode
 from roder_trio.schema import inference
-from roder_trio.schema.inference import EngineTarget
+from roder_trio.schema.inference import Completed, EngineTarget, Usage
 from roder_trio.schema.transcript import ProviderMetadata
-from tests.chat import Decoded, split_outputs, sse
+from tests.chat import Decoded, request, split_outputs, sse, without_metadata
 
 TARGET = EngineTarget("openai_responses", "acme", "http://localhost/v1")
 
@@ -88,6 +89,15 @@ def usage(prompt: int, completion: int, total: int, **more: int) -> dict[str, An
 
 def ended(*output: dict[str, Any], state: str = "completed", **fields: Any) -> dict[str, Any]:
     return frame(state, response={"id": "r1", "status": state, "output": list(output), **fields})
+
+
+def arguments_done(id: str, written: str) -> dict[str, Any]:
+    return frame("function_call_arguments.done", item_id=id, arguments=written)
+
+
+END = Completed("stop", "r1")
+CALLED = Completed("tool_use", "r1")
+BEGINS = [frame(kind, response={"id": "r1", "status": kind}) for kind in ("created", "queued", "in_progress")]
 
 
 # -- decoding
@@ -163,9 +173,42 @@ def payload(events: list[Any]) -> Any:
     return events[-2].payload
 
 
+def without_end(events: list[Any]) -> list[Any]:
+    """The content of a stream: all but usage, metadata and the end."""
+    return [event for event in without_metadata(events) if not isinstance(event, Usage | Completed)]
+
+
 # -- a step in the log
 
 
 def stored(*output: dict[str, Any], **fields: Any) -> ProviderMetadata:
     named = {"dialect": TARGET.dialect, "provider": TARGET.provider, "base_url": TARGET.base_url, "model": "m"}
     return ProviderMetadata({**named, "output": list(output), **fields})
+
+
+# -- bodies
+
+
+def body(*items: Any, flags: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+    return encode(request(*items, **options), Profile(**(flags or {})), target=TARGET)
+
+
+def sent(*items: Any, flags: Mapping[str, Any] | None = None, **options: Any) -> list[Any]:
+    found: list[Any] = body(*items, flags=flags, **options)["input"]
+    return found
+
+
+def given(text: str, role: str = "user") -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
+
+
+def said(text: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}], **fields}
+
+
+def asked(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
+
+
+def answered(call_id: str, output: Any) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": call_id, "output": output}

@@ -45,9 +45,10 @@ NAMES = {
         ThreadItemEvent ToolExecution ToolInputText UserMessage""",
     "transcript": """AssistantMessage ContextCompaction ErrorNote Image OpaqueItem ProviderMetadata ReasoningSummary
         ToolCall ToolResult TranscriptItem UserMessage""",
-    "stores": "JsonlThreadStore MemoryThreadStore StoreRepair",
+    "stores": """JsonlThreadStore MemoryThreadStore SqliteThreadStore StoreRepair
+        copy_store export_thread import_thread salvage_thread""",
     "tools": "ExternalTool shell_tool workspace_tools",
-    "providers": "ChatCompletions Offline OpenAIResponses ScriptedEngine fallback",
+    "providers": "Anthropic ChatCompletions Gemini Offline OpenAIResponses ScriptedEngine fallback",
 }
 
 METHODS = """

@@ -44,6 +44,8 @@ class HttpRequest:
     url: str
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     body: bytes = attrs.field(default=b"", repr=False)
+    quiet: bool = False
+    """Whether the URL's query is nothing for a log."""
 
 
 class Decoder(Protocol):

@@ -134,6 +134,10 @@ class HttpEngine(InferenceEngine, Generic[P]):
         """Return what to send instead, once, after a refusal that can be helped; None if it can't."""
         return None
 
+    def _standing_headers(self) -> Mapping[str, str]:
+        """Return the headers of every call, beside the key's; those of the profile win."""
+        return {}
+
     # -- what the runtime asks
 
     def use_client(self, client: AsyncClient) -> None:
@@ -221,7 +225,7 @@ class HttpEngine(InferenceEngine, Generic[P]):
     def _call(self) -> _Call:
         """Look the key up and return the headers of a call, with what hides all that is secret in it."""
         key = self._key.find()
-        headers: dict[str, str] = {}
+        headers = dict(self._standing_headers())
         userinfo = unquote(urlsplit(self._base_url).netloc.rpartition("@")[0])
         if userinfo:
             headers["Authorization"] = f"Basic {b64encode(userinfo.encode()).decode()}"
@@ -279,6 +283,7 @@ class HttpEngine(InferenceEngine, Generic[P]):
                 url=join_url(base, path),
                 headers={**headers, **call.headers},
                 body=b"" if post is None else encode_json(post.body),
+                quiet=bool(parts.query),
             ),
             provider=self.id,
             timeouts=self.profile.timeouts,

@@ -198,6 +198,9 @@ class CompactionDecoder:
     def feed(self, frame: Frame) -> list[Output]:
         """Take one frame, which is the answer."""
         value = parse_frame(frame, self._facts.redactor)
+        if isinstance(value, ProviderFailure) and not self._over:
+            self._over = True
+            return [value]
         return self.whole(value) if isinstance(value, Mapping) else []
 
     def whole(self, value: Value) -> list[Output]:
@@ -222,7 +225,10 @@ class CompactionDecoder:
 
     def eof(self) -> list[Output]:
         """Take the end of the stream."""
-        return [] if self._over else [self._facts.truncated(self._heading.id)]
+        if self._over:
+            return []
+        self._over = True
+        return [self._facts.truncated(self._heading.id)]
 
     def settle(self) -> TokenUsage | None:
         """Return the newest running total."""
