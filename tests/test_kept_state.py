@@ -289,12 +289,9 @@ def test_the_answer_of_the_open_turn_outlasts_a_summary():
 
 
 def test_a_bare_turn_that_ends_after_a_summary_has_its_outcome_in_the_log():
-    events = [
-        ("v", TranscriptItemAppended(0, ANSWER)),
-        ("v", TranscriptItemAppended(1, SUMMARY)),
-        ("v", TurnCompleted()),
-    ]
-    records = [envelope(event, turn_id, seq) for seq, (turn_id, event) in enumerate(events, 1)]
+    items = [ANSWER, SUMMARY, AssistantMessage("later")]
+    events = [*(TranscriptItemAppended(index, item) for index, item in enumerate(items)), TurnCompleted()]
+    records = [envelope(event, "v", seq) for seq, event in enumerate(events, 1)]
     desk = Desk(records)
     assert desk.do(c.WaitTurn("v")) is FROM_LOG
     assert stored_outcome(snapshot_of(metadata(), records), "v").text == "later"

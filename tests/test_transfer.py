@@ -19,10 +19,10 @@ from roder_trio.errors import (
     ThreadExists,
     ThreadNotFound,
 )
-from roder_trio.stores import _listing, copy_store, export_thread, import_thread, memory
+from roder_trio.stores import _batch, _listing, copy_store, export_thread, import_thread, memory
 from roder_trio.stores._frame import encode_batch, encode_header
 from roder_trio.stores.jsonl import pages
-from roder_trio.stores.transfer import copy, file, source
+from roder_trio.stores.transfer import copy, file
 from roder_trio.testing._sample import START, Sample
 from tests.transfer_support import OPAQUE, Plain, all_kinds, fill, jsonl, log_of, random_batches, same_threads
 
@@ -166,7 +166,7 @@ async def test_random_threads_arrive_as_they_were_piece_by_piece(store, tmp_path
         (memory, "LOG_PAGE", 3),
         (pages, "PIECE", 100),
         (file, "CHUNK_RECORDS", 2),
-        (source, "CHUNK_RECORDS", 2),
+        (_batch, "CHUNK_RECORDS", 2),
     ):
         monkeypatch.setattr(module, name, value)
     await fill(store, batches=random_batches("t", seed))
@@ -182,7 +182,7 @@ async def test_random_threads_arrive_as_they_were_piece_by_piece(store, tmp_path
 
 async def test_batches_are_appended_together_up_to_some_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(file, "CHUNK_BYTES", 3000)
-    monkeypatch.setattr(source, "CHUNK_BYTES", 3000)
+    monkeypatch.setattr(_batch, "CHUNK_BYTES", 3000)
     sample = Sample("t")
     async with jsonl(tmp_path / "store") as store:
         await fill(store, batches=[[sample.user("x" * size)] for size in (10, 10, 10, 5000, 10, 2000, 2000)])

@@ -10,9 +10,10 @@ from roder_trio.errors import StorageError, StoreUnsupported
 from roder_trio.ports import ThreadStore
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.thread import ThreadPage
+from roder_trio.stores._batch import grouped
+from roder_trio.stores._filling import filling
 from roder_trio.stores._listing import MAX_PAGE
-from roder_trio.stores.transfer.source import LogReader, created_metadata, grouped, records_of
-from roder_trio.stores.transfer.thread import filling
+from roder_trio.stores.transfer.source import LogReader, created_metadata, records_of
 
 
 @attrs.frozen
@@ -53,9 +54,10 @@ async def _copy_thread(source: ThreadStore, target: ThreadStore, thread_id: Thre
         return  # it was removed since it was listed
     position = 0
     limiter = trio.CapacityLimiter(1)
-    async with filling(target, created_metadata(thread_id, page)):
+    await target.create_thread(created_metadata(thread_id, page))
+    async with filling(target, thread_id):
         while page is not None:
-            for batches in grouped(page.batches):
+            for batches in grouped(page.batches, len):
                 records = await trio.to_thread.run_sync(records_of, thread_id, batches, position, limiter=limiter)
                 position += len(records)
                 await target.append(thread_id, records)  # type: ignore[arg-type]  # opaque ones are records too

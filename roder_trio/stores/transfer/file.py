@@ -14,10 +14,10 @@ import attrs
 from roder_trio.errors import CorruptRecord, StorageError
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.thread import ThreadMetadata
-from roder_trio.stores._batch import MAX_APPEND_BYTES
+from roder_trio.stores._batch import CHUNK_BYTES, CHUNK_RECORDS, MAX_APPEND_BYTES
 from roder_trio.stores._disk import Disk
 from roder_trio.stores._frame import Damage, batch_array, encode_array, encode_header, read_batch, read_thread_id
-from roder_trio.stores.transfer.source import CHUNK_BYTES, CHUNK_RECORDS, read_creation
+from roder_trio.stores.transfer.source import read_creation
 
 NEW = ".new"
 """The suffix of a file that isn't whole yet."""

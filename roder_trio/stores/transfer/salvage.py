@@ -20,11 +20,12 @@ from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.ids import ThreadId, is_valid_id
 from roder_trio.schema.item import ThreadItemEvent
 from roder_trio.schema.thread import ThreadMetadata
-from roder_trio.stores._batch import stored_record
+from roder_trio.stores._batch import grouped, stored_record
+from roder_trio.stores._filling import filling
 from roder_trio.stores._frame import Damage, batch_array, encode_creation, read_thread_id, whole_batches
 from roder_trio.stores.transfer.file import ExportWriter
-from roder_trio.stores.transfer.source import grouped, read_creation, records_of
-from roder_trio.stores.transfer.thread import Worker, filling, writing
+from roder_trio.stores.transfer.source import read_creation, records_of
+from roder_trio.stores.transfer.thread import Worker, writing
 
 
 @attrs.frozen
@@ -63,8 +64,9 @@ async def salvage_thread(path: str | os.PathLike[str], target: ThreadStore | str
 
 
 async def _fill(store: ThreadStore, saved: "_Saved", worker: Worker) -> None:
-    async with filling(store, read_creation(saved.thread_id, saved.created)):
-        for batches in grouped(saved.batches):
+    await store.create_thread(read_creation(saved.thread_id, saved.created))
+    async with filling(store, saved.thread_id):
+        for batches in grouped(saved.batches, len):
             records = await worker.run(records_of, saved.thread_id, batches)
             await store.append(saved.thread_id, records)  # type: ignore[arg-type]  # opaque ones are records too
 

@@ -4,7 +4,7 @@ Rules of the room: text that a store shows as it is stored is passed on as it is
 events, item events and states of extensions; nothing that is folded of them depends on it.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import attrs
 
@@ -15,12 +15,8 @@ from roder_trio.logic.thread.metadata import fold_metadata
 from roder_trio.ports import ThreadStore
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.thread import LogPage, StoredRecord, ThreadMetadata, ThreadSnapshot
-from roder_trio.stores._batch import stored_record
+from roder_trio.stores._batch import grouped, stored_record
 from roder_trio.stores._frame import encode_creation
-
-CHUNK_RECORDS = 500
-CHUNK_BYTES = 4 * 1024 * 1024
-"""How much is appended at once, if one batch isn't more; far below what an append takes."""
 
 
 class LogReader:
@@ -64,22 +60,8 @@ def page_of(snapshot: ThreadSnapshot, metadata: ThreadMetadata) -> LogPage:
     encoded = [codec.encode_record(record) for record in records]
     return LogPage(
         created=encode_creation(codec.encode_metadata(created_as(metadata, records))),
-        batches=[b"[" + b",".join(group) + b"]" for group in grouped(encoded)],
+        batches=[b"[" + b",".join(group) + b"]" for group in grouped(encoded, len)],
     )
-
-
-def grouped(texts: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Texts in groups of some bytes, in order; one that is longer stands alone."""
-    group: list[bytes] = []
-    size = 0
-    for text in texts:
-        if group and (size + len(text) > CHUNK_BYTES or len(group) >= CHUNK_RECORDS):
-            yield group
-            group, size = [], 0
-        group.append(text)
-        size += len(text)
-    if group:
-        yield group
 
 
 def created_as(metadata: ThreadMetadata, records: Sequence[StoredRecord]) -> ThreadMetadata:

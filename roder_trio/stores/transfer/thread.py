@@ -13,12 +13,13 @@ from roder_trio.ports import ThreadStore
 from roder_trio.schema.ids import ThreadId, is_valid_id
 from roder_trio.schema.thread import StoredRecord, ThreadMetadata
 from roder_trio.stores._batch import checked_batch, stored_record
+from roder_trio.stores._filling import filling
 from roder_trio.stores.transfer.file import ExportWriter, Head, Place, read_chunk, read_head
 from roder_trio.stores.transfer.renewal import Renewal
 from roder_trio.stores.transfer.source import LogReader
 
 CLEANUP = 5.0
-"""Seconds for removing what an export that failed has written, and for letting go of a thread."""
+"""Seconds for removing what an export that failed has written."""
 
 T = TypeVar("T")
 
@@ -64,7 +65,8 @@ async def import_thread(
     place = head.place
     while (following := (await worker.run(_check_chunk, worker.path, head.thread_id, place))) is not None:
         place = following
-    async with filling(store, renewal.metadata(head.created)):
+    await store.create_thread(renewal.metadata(head.created))
+    async with filling(store, renewal.new):
         place = head.place
         while True:
             records, place = await worker.run(_load_chunk, worker.path, renewal, place)
@@ -75,19 +77,6 @@ async def import_thread(
     if metadata is None:
         raise ThreadNotFound(renewal.new)
     return metadata
-
-
-@asynccontextmanager
-async def filling(store: ThreadStore, created: ThreadMetadata) -> AsyncIterator[None]:
-    """Create a thread, or find it, and own it while the block appends to it. Raises ThreadExists, StorageError."""
-    thread_id = created.thread_id
-    await store.create_thread(created)
-    await store.claim_thread(thread_id)
-    try:
-        yield
-    finally:
-        with trio.move_on_after(CLEANUP, shield=True):
-            await store.release_thread(thread_id)
 
 
 def _check_chunk(path: Path, thread_id: ThreadId, place: Place) -> Place | None:
