@@ -12,6 +12,7 @@ from roder_trio import providers
 from roder_trio.errors import ProviderFailure
 from roder_trio.providers import Anthropic
 from roder_trio.providers.anthropic import Profile
+from roder_trio.providers.anthropic.engine import GO_ON
 from roder_trio.schema.inference import (
     Completed,
     EngineTarget,
@@ -24,8 +25,8 @@ from roder_trio.schema.inference import (
     RequestRuntime,
     ToolCallCompleted,
 )
+from roder_trio.schema.transcript import AssistantMessage, ToolCall, ToolResult, UserMessage
 from roder_trio.schema.transcript import ProviderMetadata as StoredMetadata
-from roder_trio.schema.transcript import ToolCall, ToolResult, UserMessage
 from tests.anthropic_support import OVER, began, call, closed, engine, opened, piece, request, sse, stopped, text
 from tests.chat import CONTEXT, Chunks, told, tool
 from tests.test_chat_completions import STREAM, Recorder
@@ -254,6 +255,32 @@ async def test_what_was_received_is_settled_after_a_cancel(autojump_clock: trio.
             async for _ in stream:
                 pass
         assert stream.settle() == told(4, 0, 4).usage
+
+
+REFUSED = "This model does not support assistant message prefill. The conversation must end with a user message."
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_model_that_continues_no_message_of_its_own_is_asked_to_once(times: int) -> None:
+    refusal = (400, {"error": {"type": "invalid_request_error", "message": REFUSED}})
+    recorder = server(*[refusal] * times, (200, ANSWER))
+    wanted = request(UserMessage("go"), AssistantMessage("so far"))
+    if times == 1:
+        events = await collect(engine(recorder), wanted)
+        assert events[0] == ProviderMetadata({"kind": "request_repair", "repair": "user_message_added"})
+    else:
+        _, failure = await failure_of(engine(recorder), wanted)
+        assert failure.kind.name == "INVALID_REQUEST"
+    first, second = (orjson.loads(sent.content)["messages"] for sent in recorder.requests)
+    assert second[:-1] == first
+    assert second[-1] == {"role": "user", "content": [{"type": "text", "text": GO_ON}]}
+
+
+async def test_other_refusals_are_not_repaired() -> None:
+    for message, last in ((REFUSED, UserMessage("go")), ("no", AssistantMessage("so far"))):
+        recorder = server((400, {"error": {"type": "invalid_request_error", "message": message}}))
+        await failure_of(engine(recorder), request(last))
+        assert len(recorder.requests) == 1
 
 
 # -- a step sent back
