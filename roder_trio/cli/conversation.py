@@ -13,6 +13,7 @@ from roder_trio import stores
 from roder_trio.cli.answer import Answer, JsonLines, View
 from roder_trio.cli.choice import Choice, configured, fallback, make_engine
 from roder_trio.cli.consent import Questions
+from roder_trio.cli.cost import with_cost
 from roder_trio.cli.discovery import find_local_server
 from roder_trio.cli.keyboard import Keyboard
 from roder_trio.cli.options import Options, store_folder
@@ -54,9 +55,11 @@ class Conversation:
                 self.turn_id = None
         self._tell(turn.outcome)
         metadata = await self.runtime.load_metadata(self.thread_id)
-        total = None if metadata is None else metadata.usage
-        self.terminal.note(f"usage: {usage_words(turn.outcome.usage)}; the thread: {usage_words(total)}")
-        return turn.outcome.status == "completed"
+        outcome, total = turn.outcome, None if metadata is None else metadata.usage
+        used = with_cost(usage_words(outcome.usage), rt.Cost(outcome.cost, outcome.known_cost))
+        of_all = with_cost(usage_words(total), await self.runtime.thread_cost(self.thread_id))
+        self.terminal.note(f"usage: {used}; the thread: {of_all}")
+        return outcome.status == "completed"
 
     async def _follow(self, turn: rt.Turn) -> None:
         async for envelope in turn:

@@ -27,7 +27,7 @@ class Options:
     """The options of `run` and `chat`."""
 
     thread: Annotated[str | None, Parameter(help="Go on with this thread instead of a new one.")] = None
-    provider: Annotated[str | None, Parameter(help="Who answers: offline, openai, ollama, lmstudio ...")] = None
+    provider: Annotated[str | None, Parameter(help="Who answers: openai, anthropic, gemini, chat, ollama ...")] = None
     model: Annotated[str | None, Parameter(help="The model to ask.")] = None
     base_url: Annotated[str | None, Parameter(help="An OpenAI-compatible server, such as http://host/v1.")] = None
     api_key_env: Annotated[str | None, Parameter(help="The environment variable that holds the key.")] = None
