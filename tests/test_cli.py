@@ -93,9 +93,10 @@ async def test_threads_are_listed_shown_and_counted(capsys: Capture) -> None:
     assert "[completed, " in shown
     assert await call("threads", "usage", thread) == 0
     heading, turn, total = capsys.readouterr().out.splitlines()
-    assert heading.split() == ["turn", "status", "prompt", "cached", "completion", "reasoning", "total"]
+    assert heading.split() == ["turn", "status", "prompt", "cached", "completion", "reasoning", "total", "cost"]
     assert turn.split()[2:] == total.split()[1:]
-    assert int(total.split()[-1]) > 0
+    assert int(total.split()[-2]) > 0
+    assert total.split()[-1] == "$0.00"
 
 
 async def test_a_long_list_says_how_to_go_on(capsys: Capture) -> None:

@@ -2,9 +2,11 @@
 
 from decimal import Decimal
 
+import attrs
+
 import roder_trio as rt
 from roder_trio.cli.choice import catalog
-from roder_trio.logic.cost import bills, notes_in, records_of_turns
+from roder_trio.logic.cost import bills, notes_in, records_of_thread, records_of_turns
 from roder_trio.runtime.cost import CostBook
 from roder_trio.runtime.engines import EngineRegistry
 
@@ -12,11 +14,29 @@ CENTS = 2
 FINE = 4
 
 
-async def costs_of_turns(snapshot: rt.ThreadSnapshot) -> dict[str, rt.Cost]:
-    """Return what each turn of a thread cost, by turn; one without attempts is left out."""
-    book, notes = CostBook(EngineRegistry((), catalog())), notes_in(snapshot.events)
-    records = records_of_turns(snapshot.events)
-    return {turn_id: await book.cost_of(bills(found, notes)) for turn_id, found in records.items()}
+@attrs.frozen
+class ThreadCosts:
+    """What a thread cost, and each turn of it that used something."""
+
+    whole: rt.Cost
+    turns: dict[str, rt.Cost]
+
+
+async def costs_of(snapshot: rt.ThreadSnapshot) -> ThreadCosts:
+    """Return what a thread cost, by the prices of the shipped catalog and the public lists."""
+    book, events = CostBook(EngineRegistry((), catalog())), snapshot.events
+    notes = notes_in(events)
+    whole = await book.cost_of(bills(records_of_thread(events), notes))
+    turns = {turn_id: await book.cost_of(bills(found, notes)) for turn_id, found in records_of_turns(events).items()}
+    return ThreadCosts(whole, turns)
+
+
+async def told_cost(runtime: rt.Runtime, thread_id: str) -> str:
+    """Return what a thread cost, in words; "" if nothing is known of it, or if its log can't be read."""
+    try:
+        return cost_words(await runtime.thread_cost(thread_id)) or ""
+    except rt.StorageError:
+        return ""  # noqa: ASYNC910 - the load that failed was a checkpoint
 
 
 def dollars(amount: Decimal) -> str:
