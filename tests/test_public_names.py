@@ -45,7 +45,7 @@ NAMES = {
         ThreadItemEvent ToolExecution ToolInputText UserMessage""",
     "transcript": """AssistantMessage ContextCompaction ErrorNote Image OpaqueItem ProviderMetadata ReasoningSummary
         ToolCall ToolResult TranscriptItem UserMessage""",
-    "stores": """ImportReport JsonlThreadStore MemoryThreadStore SqliteThreadStore StoreRepair
+    "stores": """ImportReport JsonlThreadStore MemoryThreadStore PostgresThreadStore SqliteThreadStore StoreRepair
         copy_store export_thread import_roder import_thread salvage_thread""",
     "tools": "ExternalTool shell_tool workspace_tools",
     "providers": "Anthropic ChatCompletions Gemini Offline OpenAIResponses ScriptedEngine fallback",
