@@ -40,7 +40,7 @@ from roder_trio.errors import (
 )
 from roder_trio.ports import EventSink, Hook, InferenceEngine, Policy, ThreadStore, Tool
 from roder_trio.runtime import Runtime, Turn, open_runtime
-from roder_trio.schema.config import Deadlines, ReliabilityConfig, RuntimeConfig
+from roder_trio.schema.config import Deadlines, GoalConfig, ReliabilityConfig, RuntimeConfig
 from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.inference import InferenceCapabilities
 from roder_trio.schema.policy import Deny, Rewrite, Verdict
@@ -73,6 +73,7 @@ __all__ = [
     "EmptyMessage",
     "EventEnvelope",
     "EventSink",
+    "GoalConfig",
     "ExtensionStateRecord",
     "Hook",
     "InferenceCapabilities",

@@ -31,7 +31,7 @@ def gave(id: str, arguments: str) -> list[bytes]:
 @asynccontextmanager
 async def over_http(server: Server, **flags: Any) -> AsyncIterator[tuple[rt.Runtime, str]]:
     engine = providers.ChatCompletions("acme", base_url=server.base_url, default_model="m", **flags)
-    async with rt.open_runtime(engines=[engine]) as runtime:
+    async with rt.open_runtime(engines=[engine], config=settings()) as runtime:
         yield runtime, (await runtime.create_thread()).thread_id
 
 

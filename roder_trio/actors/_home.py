@@ -6,6 +6,7 @@ from typing import Protocol
 from roder_trio.actors._cell import Mailbox, Request
 from roder_trio.actors._desk import Desk
 from roder_trio.actors._job import Job
+from roder_trio.schema.command import TurnPlan
 
 
 class Home(Protocol):
@@ -16,6 +17,7 @@ class Home(Protocol):
     job: Job | None
     waiting: deque[Request]
     desk: Desk
+    last_plan: TurnPlan | None
 
     def depart(self) -> None:
         """Take no more requests: the thread stops being resident."""

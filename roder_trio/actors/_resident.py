@@ -17,7 +17,7 @@ from roder_trio.actors._services import Services
 from roder_trio.actors._supervisor import RESTART_WINDOW, RestartsExhausted, supervise
 from roder_trio.actors.thread import ThreadActor
 from roder_trio.errors import ActorCrashed, NoActiveTurn, RuntimeClosed, RuntimeDraining, ThreadFailed
-from roder_trio.schema.command import Archive, Compact, Interrupt, StartTurn, Steer
+from roder_trio.schema.command import Archive, Compact, Interrupt, StartTurn, Steer, TurnPlan
 from roder_trio.schema.event import ThreadFailedEvent
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ class ResidentThread:
         "desk",
         "gone",
         "job",
+        "last_plan",
         "mailbox",
         "parked",
         "pins",
@@ -49,6 +50,8 @@ class ResidentThread:
         self.waiting: deque[Request] = deque()
         """Requests that an incarnation deferred, first in, first out."""
         self.desk = Desk()
+        self.last_plan: TurnPlan | None = None
+        """What the last turn that was admitted here runs with; a continuation of the goal takes its options."""
         self.pins = 0
         """Direct compactions that keep the thread in memory."""
         self.parked = False
