@@ -12,6 +12,7 @@ from roder_trio.errors import (
     EmptyMessage,
     InvalidCursor,
     InvalidRecord,
+    LeaseLost,
     NoActiveTurn,
     NotAStore,
     ProviderFailure,
@@ -32,6 +33,7 @@ from roder_trio.errors import (
     ThreadExists,
     ThreadFailed,
     ThreadNotFound,
+    ThreadOwnedElsewhere,
     ToolDefinitionError,
     ToolError,
     UnknownProvider,
@@ -41,6 +43,7 @@ from roder_trio.errors import (
 from roder_trio.ports import EventSink, Hook, InferenceEngine, Policy, ThreadStore, Tool
 from roder_trio.runtime import Runtime, Turn, open_runtime
 from roder_trio.schema.config import Deadlines, GoalConfig, ReliabilityConfig, RuntimeConfig
+from roder_trio.schema.cost import Cost
 from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.inference import InferenceCapabilities
 from roder_trio.schema.policy import Deny, Rewrite, Verdict
@@ -66,6 +69,7 @@ __all__ = [
     "CommandRefused",
     "CompactionPreempted",
     "CorruptRecord",
+    "Cost",
     "Deadlines",
     "Deny",
     "DrainOutcome",
@@ -73,13 +77,14 @@ __all__ = [
     "EmptyMessage",
     "EventEnvelope",
     "EventSink",
-    "GoalConfig",
     "ExtensionStateRecord",
+    "GoalConfig",
     "Hook",
     "InferenceCapabilities",
     "InferenceEngine",
     "InvalidCursor",
     "InvalidRecord",
+    "LeaseLost",
     "NoActiveTurn",
     "NotAStore",
     "OpaqueRecord",
@@ -110,6 +115,7 @@ __all__ = [
     "ThreadFailed",
     "ThreadMetadata",
     "ThreadNotFound",
+    "ThreadOwnedElsewhere",
     "ThreadPage",
     "ThreadSnapshot",
     "ThreadStore",

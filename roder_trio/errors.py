@@ -10,6 +10,7 @@
     |  |- AppendOutcomeUnknown   may or may not be stored
     |  |- CorruptRecord  ThreadExists  InvalidRecord  InvalidCursor
     |  |- StoreInUse  StoreReadOnly  StoreClosed  StoreUnsupported
+    |  |- LeaseLost  ThreadOwnedElsewhere
     |  `- SchemaTooNew  NotAStore
     |- ProviderFailure           an engine failed
     |- ToolError                 raised by a tool: an error result with that text
@@ -229,6 +230,27 @@ class SchemaTooNew(StorageError):
 
 class NotAStore(StorageError):
     """The path holds something else."""
+
+
+class LeaseLost(StorageError):
+    """The thread is no longer this store's own; nothing was stored."""
+
+    def __init__(self, thread_id: str) -> None:
+        super().__init__(
+            f"The lease of thread {thread_id!r} is lost, so nothing was stored; the next request claims it anew."
+        )
+        self.thread_id = thread_id
+
+
+class ThreadOwnedElsewhere(StorageError):
+    """Another owner works on the thread, for `expires_in` seconds from now unless it renews its lease."""
+
+    def __init__(self, owner: str, expires_in: float) -> None:
+        super().__init__(
+            f"The thread is owned by {owner}, whose lease ends in {expires_in:.1f} s; ask there, or try again then."
+        )
+        self.owner = owner
+        self.expires_in = expires_in
 
 
 class ProviderFailureKind(enum.Enum):

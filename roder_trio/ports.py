@@ -4,13 +4,14 @@ A class here holds the contract in its docstrings; `roder_trio.testing` has chec
 """
 
 import abc
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
 import trio
 
 from roder_trio.errors import StoreUnsupported, ToolError
+from roder_trio.logic.thread.hydration import Hydration, fold_snapshot
 from roder_trio.schema.event import Event, EventEnvelope
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.inference import (
@@ -22,7 +23,7 @@ from roder_trio.schema.inference import (
     TurnContext,
 )
 from roder_trio.schema.policy import Deny, Rewrite, Verdict
-from roder_trio.schema.thread import Record, StoredRecord, ThreadMetadata, ThreadPage, ThreadSnapshot
+from roder_trio.schema.thread import LogPage, Record, StoredRecord, ThreadMetadata, ThreadPage, ThreadSnapshot
 from roder_trio.schema.tool import ToolContext, ToolOutput, ToolSpec
 from roder_trio.schema.transcript import UserMessage
 from roder_trio.schema.turn import TurnOutcome
@@ -71,17 +72,42 @@ class ThreadStore(abc.ABC):
         snapshot = await self.load_thread(thread_id)
         return None if snapshot is None else snapshot.metadata
 
+    async def load_state(self, thread_id: ThreadId) -> Hydration | None:
+        """Return the state that the log of an active thread folds to, for its owner; None for unknown and archived.
+
+        By default from one `load_thread`. A store that keeps states (`roder_trio.codec.state`) continues one with the
+        records after it, by `fold_tail`; whatever it does, the state decides as the default's does.
+        """
+        snapshot = await self.load_thread(thread_id)
+        if snapshot is None or snapshot.metadata is None:
+            return None
+        return fold_snapshot(snapshot, snapshot.metadata)
+
     async def load_events(self, thread_id: ThreadId, after: int = 0, limit: int = 500) -> Sequence[EventEnvelope]:
         """Return at most `limit` envelopes with a seq above `after`, in order."""
         snapshot = await self.load_thread(thread_id)
         events = () if snapshot is None else snapshot.events
         return [envelope for envelope in events if envelope.seq > after][:limit]
 
+    async def read_log(self, thread_id: ThreadId, cursor: str | None = None) -> LogPage | None:
+        """Return a piece of a thread's log, from where the one before ended, as it is stored; for copies of threads.
+
+        Active and archived threads alike; None for unknown. Raises StoreUnsupported; copies then are made of
+        `load_thread`.
+        """
+        raise StoreUnsupported(f"The store {self.id!r} can't show its logs as they are stored.")
+
     async def claim_thread(self, thread_id: ThreadId) -> None:
         """Called before a thread is read to be worked on; shared stores take its lease here."""
 
     async def release_thread(self, thread_id: ThreadId) -> None:
         """Called when a thread is no longer worked on; stores drop what they hold for it here."""
+
+    def watch_ownership(self, lost: Callable[[ThreadId], None]) -> None:
+        """Called once, before any thread is claimed; shared stores call `lost` when a claimed thread is theirs no more.
+
+        They call it on the event loop, once per loss; from then on `append` raises LeaseLost until the next claim.
+        """
 
     async def unarchive_thread(self, thread_id: ThreadId) -> bool:
         """Bring an archived thread back; False if it isn't archived. Raises StoreUnsupported."""
@@ -125,6 +151,8 @@ class InferenceEngine(abc.ABC):
     requires_native_compaction: bool = False
     target: EngineTarget | None = None
     """Where requests go, for opaque boundaries; None: every boundary counts."""
+    known_models: Sequence[ModelDescriptor] = ()
+    """Rows that this engine goes by; for its models they come before those of the catalog."""
 
     @abc.abstractmethod
     def stream_turn(
@@ -145,6 +173,9 @@ class InferenceEngine(abc.ABC):
 
     def use_client(self, client: Any) -> None:
         """Take the runtime's shared `httpx.AsyncClient`; an engine with one of its own keeps that."""
+
+    def use_models(self, rows: Sequence[ModelDescriptor]) -> None:
+        """Take the rows of the runtime's catalog for this engine's id; an engine that was given rows keeps those."""
 
 
 class Fallback:

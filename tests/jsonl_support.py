@@ -7,7 +7,7 @@ import threading
 from contextlib import asynccontextmanager
 
 from roder_trio.stores import JsonlThreadStore
-from roder_trio.stores.jsonl.disk import Disk
+from roder_trio.stores._disk import Disk
 from roder_trio.testing._sample import Sample
 
 STEPS = ("write", "truncate", "sync", "sync_directory", "write_new", "rename", "remove")

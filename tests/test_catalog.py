@@ -7,6 +7,7 @@ from roder_trio.logic.compaction import threshold
 from roder_trio.providers.catalog import Catalog
 from roder_trio.providers.chat_completions.profile import Profile
 from roder_trio.providers.offline import Offline
+from roder_trio.schema.cost import Price
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_a_users_file_is_merged_field_by_field(user_file):
         sort_order = -1
         [models.openai.gpt-4o]
         auto_compact_token_limit = 50_000
-        price = { prompt = 2.5, cached = 0.20, completion = 10 }
+        price = { prompt = 2.5, cached = 0.20, completion = 10, tiers = { flex = { prompt = 1.25 } } }
         [models.mine."big/model"]
         context_window = 1_000
         supports = ["compaction", "tools"]
@@ -101,9 +102,11 @@ def test_a_users_file_is_merged_field_by_field(user_file):
     assert (changed.auto_compact_token_limit, changed.context_window) == (50_000, 128_000)
     big = catalog.model("mine", "big/model")
     assert (big.supports, big.supported_reasoning, big.hidden) == ({"compaction", "tools"}, ("low",), True)
-    price = {"prompt": Decimal("2.5"), "cached": Decimal("0.20"), "completion": Decimal(10)}
-    assert all(isinstance(amount, Decimal) for amount in catalog.price("openai", "gpt-4o").values())
-    assert catalog.price("openai", "gpt-4o") == price
+    amounts = {"prompt": Decimal("2.5"), "cached": Decimal("0.20"), "completion": Decimal(10)}
+    price = catalog.price("openai", "gpt-4o")
+    assert price == Price(amounts, {"flex": {"prompt": Decimal("1.25")}}) == changed.price
+    assert all(isinstance(amount, Decimal) for amount in price.plain.values())
+    assert catalog.price("openai", "gpt-4o-mini") is None
     assert catalog.price("other", "gpt-4o") is None
     assert Catalog.load() == Catalog.load() != catalog
 
@@ -131,6 +134,11 @@ def test_a_users_file_is_merged_field_by_field(user_file):
         ("[models.openai.m]\nreasoning_style = 'deep'", "models.openai.m.reasoning_style"),
         ("[models.openai.m]\nprice = { prompt = -1 }", "models.openai.m.price"),
         ("[models.openai.m]\nprice = { prompt = true }", "models.openai.m.price"),
+        ("[models.openai.m]\nprice = { input = 1 }", "models.openai.m.price"),
+        ("[models.openai.m]\nprice = { prompt = nan }", "models.openai.m.price"),
+        ("[models.openai.m]\nprice = { tiers = { flex = 1 } }", "models.openai.m.price"),
+        ("[models.openai.m]\nprice = { tiers = 1 }", "models.openai.m.price"),
+        ("[models.openai.m]\nprice = 1", "models.openai.m.price"),
         ("[models.openai.m]\nprovider = 'x'", "models.openai.m.provider"),
         ("not toml", "TOML"),
     ],

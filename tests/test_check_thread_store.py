@@ -196,11 +196,6 @@ async def test_a_store_that_can_not_delete_or_unarchive_is_not_asked_to():
     await check_thread_store(lambda: store)
 
 
-async def test_several_owners_are_not_checked_yet():
-    with pytest.raises(ValueError, match="not supported"):
-        await check_thread_store(MemoryThreadStore, shared=True)
-
-
 def broken(store, point):
     store.fail.clear()
     store.fail_after.clear()

@@ -77,6 +77,18 @@ def test_a_response_is_classified(status: int, body: Any, kind: str, cause: str 
     assert (failure.kind.name, failure.cause, failure.status) == (kind, cause, status)
 
 
+def test_a_reason_among_the_details_counts_as_a_code() -> None:
+    error = {"code": 400, "status": "INVALID_ARGUMENT", "details": [5, {"reason": "API_KEY_INVALID"}]}
+    found = read_error({"error": error})
+    assert found.codes == ("INVALID_ARGUMENT", "API_KEY_INVALID")
+    failure = in_stream("acme", error, redactor=Redactor())
+    assert (failure.kind.name, failure.cause, failure.provider_code) == (
+        "AUTHENTICATION",
+        "unauthorized",
+        "INVALID_ARGUMENT",
+    )
+
+
 def test_a_failed_response_tells_its_ids_codes_advice_and_an_excerpt() -> None:
     headers = {"x-request-id": "r1", "retry-after": "7", "x-should-retry": "false"}
     failure = respond(429, coded("rate_limit_exceeded", "too fast"), headers)

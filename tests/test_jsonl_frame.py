@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from roder_trio.errors import SchemaTooNew
 from roder_trio.schema.ids import is_valid_id
-from roder_trio.stores.jsonl.frame import Damage, encode_batch, encode_header, read_journal
+from roder_trio.stores._frame import Damage, encode_batch, encode_header, read_journal
 from roder_trio.stores.jsonl.names import file_name, thread_id_of
 
 HEADER = encode_header("t")

@@ -30,8 +30,8 @@ from roder_trio.schema import transcript
 from roder_trio.schema.event import TranscriptItemAppended, TurnCompleted, TurnStarted, Unknown
 from roder_trio.schema.usage import TokenUsage
 from roder_trio.stores import JsonlThreadStore
+from roder_trio.stores._frame import encode_batch
 from roder_trio.stores._lock import take_lock
-from roder_trio.stores.jsonl.frame import encode_batch
 from roder_trio.testing._sample import START, Sample
 from tests.jsonl_support import FlakyDisk, fill, journal, opened, texts
 

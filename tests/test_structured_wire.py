@@ -13,6 +13,7 @@ from tests.answer_support import SCHEMA, VALID, WRONG, Count
 from tests.chat import calls as called
 from tests.chat import chunk, fragment, sse, usage
 from tests.loopback import STREAM, Server, serving
+from tests.turn_support import settings
 
 
 def bodies(server: Server) -> list[dict[str, Any]]:

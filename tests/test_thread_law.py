@@ -43,6 +43,7 @@ from roder_trio.schema.policy import ApprovalOutcome, PolicyMode
 from roder_trio.schema.tool import ToolOutput, ToolSpec
 from roder_trio.schema.transcript import (
     AssistantMessage,
+    ContextCompaction,
     ErrorNote,
     ProviderMetadata,
     ToolCall,
@@ -70,6 +71,8 @@ items_of_hosts = st.one_of(
     st.builds(AssistantMessage, words, st.sampled_from([None, "plan"])),
     st.sampled_from([CALL, RESULT, ErrorNote("x"), ProviderMetadata({"a": 1})]),
     st.just(ProviderMetadata({"output": [{"type": "compaction", "id": "k", "encrypted_content": "x"}]})),
+    st.just(ProviderMetadata({"provider": "one", "output": [{"type": "compaction", "id": "n"}]})),
+    st.builds(ContextCompaction, words, retained_count=st.integers(0, 3)),
 )
 kinds_of_hosts = st.one_of(
     st.builds(ItemStarted, st.builds(AgentMessage, st.sampled_from(["h1", "u1-message-2"]), words)),
@@ -311,14 +314,15 @@ class FoldIsLive(RuleBasedStateMachine):
         return sum(isinstance(event, TERMINAL_EVENTS) for event in self.desk.events)
 
     @precondition(lambda self: self.desk.slot.turn_id is not None)
-    @rule(ends=st.sampled_from(["never", "failed", "committed", "stale"]), fails=seldom)
-    def compact(self, ends: str, fails: bool) -> None:
+    @rule(ends=st.sampled_from(["never", "failed", "committed", "stale"]), summary=st.booleans(), fails=seldom)
+    def compact(self, ends: str, summary: bool, fails: bool) -> None:
         id, turn_id = self.fresh("k"), self.turn_id
         self.do(c.RecordCompaction(turn_id, ContextCompactionStarted(id, "auto", 1, 1)), False)
         if ends == "failed":
             self.do(c.RecordCompaction(turn_id, ContextCompactionFailed(id, "x", "protocol")), fails)
         elif ends != "never":
-            boundary = ProviderMetadata({"output": [{"type": "compaction", "id": id, "encrypted_content": "x"}]})
+            opaque = ProviderMetadata({"output": [{"type": "compaction", "id": id, "encrypted_content": "x"}]})
+            boundary = ContextCompaction("so far", retained_count=1, active_request=USER) if summary else opaque
             base = len(self.desk.state.history) - (ends == "stale")
             commit = c.CommitCompaction(
                 turn_id=turn_id, compaction_id=id, base=base, item=boundary, strategy="native", duration=1.0
@@ -339,7 +343,7 @@ class FoldIsLive(RuleBasedStateMachine):
         desk.commit(close_open_work(desk.state, ledger, desk.facts()))
         assert (desk.state.open_turn, desk.state.compactions) == (None, {})
         if opened is not None:
-            assert opened.turn_id not in desk.state.checkpoints.values()
+            assert opened.turn_id not in {held.turn_id for held in desk.state.checkpoints.values()}
             assert self.resolved(desk)[-len(opened.pending) :] == list(opened.pending) or not opened.pending
             end = desk.events[-1]
             assert isinstance(end, TurnInterrupted)

@@ -6,8 +6,9 @@ import pytest
 
 from roder_trio.logic.item import derive
 from roder_trio.logic.thread.draft import AppendItem, DiscardOpen, Emit, RecordItem, SaveOpenText, StoreState
+from roder_trio.logic.thread.hydration import fold_snapshot
 from roder_trio.logic.thread.recovery import close_open_work
-from roder_trio.logic.thread.state import OpenTurn, ThreadState, TurnEntry, fold_snapshot
+from roder_trio.logic.thread.state import HeldText, OpenTurn, ThreadState, TurnEntry
 from roder_trio.schema import inference
 from roder_trio.schema.event import (
     ContextCompactionCancelled,
@@ -220,7 +221,7 @@ def test_values_of_a_host_are_those_of_the_thread_and_the_last_wins():
 def test_item_events_in_any_order_continue_at_the_highest_number():
     kinds = [ItemStarted(AgentMessage(f"m{seq}", "")) for seq in (3, 7, 5)]
     events = [item_event(kind, seq) for kind, seq in zip(kinds, (3, 7, 5), strict=True)]
-    state, _ = fold_snapshot(ThreadSnapshot(metadata=metadata(), item_events=events), metadata())
+    state = fold_snapshot(ThreadSnapshot(metadata=metadata(), item_events=events), metadata()).state
     assert (state.next_item_seq, state.next_seq) == (8, 1)
     assert [shown.id for shown in state.items.items()] == ["m3", "m5", "m7"]
     assert state.numbers.knows("u", "m7")
@@ -231,7 +232,7 @@ def test_pinned_numbers_count_whether_a_store_merged_them_or_not():
     pinned = envelope(appended(USER, 0, "u-user", 12))
     for item_events in ([stored], [stored, *derive(pinned)]):
         snapshot = ThreadSnapshot(metadata=metadata(), events=[pinned], item_events=item_events)
-        state, _ = fold_snapshot(snapshot, metadata())
+        state = fold_snapshot(snapshot, metadata()).state
         assert state.next_item_seq == 13
         assert [shown.id for shown in state.items.items()] == ["x", "u-user"]
 
@@ -247,7 +248,7 @@ def record(turn_id: str, *items: Any) -> TurnRecord:
 
 def test_a_turn_without_events_has_its_items_and_is_shown_and_not_open():
     snapshot = ThreadSnapshot(metadata=metadata(), turns=[record("u", USER, CALL, RESULT, ANSWER)])
-    state, _ = fold_snapshot(snapshot, metadata())
+    state = fold_snapshot(snapshot, metadata()).state
     assert state.turns == {"u": TurnEntry(4, "hi")}
     assert state.history.items == [USER, CALL, RESULT, ANSWER]
     assert (state.open_turn, state.next_item_seq) == (None, 1)
@@ -263,7 +264,8 @@ def test_a_turn_whose_items_have_no_events_has_them_where_it_began():
         envelope(STARTED, "u", 4),
     ]  # fmt: skip
     turns = [record("v", USER), record("u", ANSWER, CALL), record("w", ReasoningSummary("r"))]
-    state, ledger = fold_snapshot(ThreadSnapshot(metadata=metadata(), turns=turns, events=events), metadata())
+    found = fold_snapshot(ThreadSnapshot(metadata=metadata(), turns=turns, events=events), metadata())
+    state, ledger = found.state, found.ledger
     assert state.history.items == [ReasoningSummary("r"), USER, ANSWER, CALL]
     assert state.turns["u"] == TurnEntry(2, "hi", started=True)
     assert state.open_turn is not None
@@ -278,7 +280,7 @@ def test_a_turn_of_which_any_item_event_is_stored_is_not_projected():
         turns=[record("u", USER), record("v", ErrorNote("x"))],
         item_events=[item_event(ItemStarted(AgentMessage("own", "")), 1)],
     )
-    state, _ = fold_snapshot(snapshot, metadata())
+    state = fold_snapshot(snapshot, metadata()).state
     assert [shown.id for shown in state.items.items()] == ["own", "v-error"]
 
 
@@ -311,7 +313,8 @@ def test_text_that_checkpoints_hold_is_open_until_its_item_ends(end):
         item_event(ItemDelta("u-message", AgentMessageText("ab")), 2, checkpoint=True),
     ]
     state = hydrated(begun)[0]
-    assert state.checkpoints == {"u-message": "u"}
+    held = AgentMessage("u-message", "ab", status=ItemStatus.IN_PROGRESS)
+    assert state.checkpoints == {"u-message": HeldText("u", held)}
     assert state.items.items() == (AgentMessage("u-message", "ab", status=ItemStatus.IN_PROGRESS),)
     assert hydrated([*begun, item_event(end, 3)])[0].checkpoints == {}
 

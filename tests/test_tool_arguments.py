@@ -359,3 +359,22 @@ def test_the_keys_of_a_schema_have_one_order_at_every_depth() -> None:
 def test_equal_schemas_have_equal_bytes(properties: list[tuple[str, Any]]) -> None:
     shuffled = {"additionalProperties": False, "properties": dict(properties), "type": "object"}
     assert json.dumps(ordered(shuffled)) == json.dumps(ordered(PARAMETERS))
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ('{"input": "*** patch"}', {"text": "*** patch"}),
+        ('{"text": "*** patch"}', {"text": "*** patch"}),
+        (r'"{\"input\": \"x\"}"', {"text": "x"}),
+    ],
+)
+def test_what_a_freeform_tool_was_given_raw_is_its_one_argument(text: str, arguments: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    freeform = ToolSpec(name="patch", description="", parameters=schema, freeform_field="text")
+    found = check(freeform, text, None, compiled(schema, "patch"))
+    assert isinstance(found, Checked)
+    assert found.arguments == arguments
+    refusal = check(freeform, '{"input": 5}', None, compiled(schema, "patch"))
+    assert isinstance(refusal, Refused)
+    assert "text" in refusal.text

@@ -15,9 +15,10 @@ from roder_trio.logic.thread.decide import decide
 from roder_trio.logic.thread.draft import AppendItem, Draft, Stamped, fold_stamped, stamp
 from roder_trio.logic.thread.facts import DEFERRED, ApprovalTerms, Decision, EngineFacts, Facts, Phase, Slot
 from roder_trio.logic.thread.goals import read_goal
+from roder_trio.logic.thread.hydration import fold_snapshot
 from roder_trio.logic.thread.metadata import fold_metadata
 from roder_trio.logic.thread.record import turns_of
-from roder_trio.logic.thread.state import ThreadState, fold_snapshot
+from roder_trio.logic.thread.state import ThreadState
 from roder_trio.logic.usage import Ledger, ThreadTotals
 from roder_trio.schema import command as c
 from roder_trio.schema import inference
@@ -87,7 +88,8 @@ def hydrated(records: Sequence[Record], base: ThreadMetadata | None = None) -> t
     """The state and the ledger that a log gives."""
     snapshot = snapshot_of(base or metadata(), records)
     assert snapshot.metadata is not None
-    return fold_snapshot(snapshot, snapshot.metadata)
+    found = fold_snapshot(snapshot, snapshot.metadata)
+    return found.state, found.ledger
 
 
 class Desk:
@@ -295,7 +297,9 @@ USED = TokenUsage(9, 0, 9)
 def parts(state: ThreadState) -> dict[str, Any]:
     """All that two states of one thread must agree on, in a form that compares."""
     turn_ids = [*state.turns, "bare"]
-    item_ids = {shown.id for shown in state.items.items()} | {f"{turn_id}-user" for turn_id in turn_ids}
+    item_ids = ({shown.id for shown in state.items.items()} if state.items else set()) | {
+        f"{turn_id}-user" for turn_id in turn_ids
+    }
     chosen = ("provider", "model", "reasoning", "tool_allowlist", "developer_instructions", "labels", "workspace")
     return {
         **{name: getattr(state.metadata, name) for name in chosen},
@@ -304,7 +308,7 @@ def parts(state: ThreadState) -> dict[str, Any]:
         "log": (state.history, state.history.boundaries),
         "windows": (state.history.window(), state.history.request(), state.history.sums(), state.history.baseline()),
         "known": {(turn_id, id): state.numbers.knows(turn_id, id) for turn_id in turn_ids for id in item_ids},
-        "items": state.items.items(),
+        "items": None if state.items is None else state.items.items(),
         "open": state.open_turn,
         "calls": state.call_ids,
         "last": (state.last_turn_id, state.last_model),

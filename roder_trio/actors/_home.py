@@ -6,6 +6,7 @@ from typing import Protocol
 from roder_trio.actors._cell import Mailbox, Request
 from roder_trio.actors._desk import Desk
 from roder_trio.actors._job import Job
+from roder_trio.errors import RoderTrioError
 from roder_trio.schema.command import TurnPlan
 
 
@@ -18,6 +19,12 @@ class Home(Protocol):
     waiting: deque[Request]
     desk: Desk
     last_plan: TurnPlan | None
+
+    def lose(self) -> None:
+        """Leave memory at once, writing nothing: another owner may write the thread."""
+
+    def parting(self) -> RoderTrioError:
+        """What those are told whose requests an incarnation takes with it."""
 
     def depart(self) -> None:
         """Take no more requests: the thread stops being resident."""

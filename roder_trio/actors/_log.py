@@ -11,9 +11,11 @@ from roder_trio.logic.live import LiveItems
 from roder_trio.logic.thread.draft import Draft, Stamped, fold_stamped, stamp
 from roder_trio.logic.thread.facts import View
 from roder_trio.logic.thread.state import ThreadState
+from roder_trio.schema.command import BeginDirectCompaction
 from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.inference import EngineTarget, InferenceEvent
 from roder_trio.schema.item import ItemDiscarded, ItemEventKind, ThreadItem, ThreadItemEvent
+from roder_trio.schema.transcript import ErrorNote
 
 
 class ThreadLog:
@@ -84,9 +86,9 @@ class ThreadLog:
                 self._services.broadcast.publish(self._live_event(turn_id, kind))
         self._watch_open_text()
 
-    def items(self) -> tuple[ThreadItem, ...]:
-        """The thread's items, open ones with their text so far."""
-        shown = {item.id: item for item in self.state.items.items()}
+    def with_live(self, stored: Iterable[ThreadItem]) -> tuple[ThreadItem, ...]:
+        """The thread's items: those that its log tells, and open ones with their text so far."""
+        shown = {item.id: item for item in stored}
         shown.update((item.id, item) for item in self.live)
         return tuple(shown.values())
 
@@ -134,6 +136,13 @@ class ThreadLog:
             goal_id=self.attached_goal,
             has_images=history.has_images,
         )
+
+    def direct_view(self, command: BeginDirectCompaction, *, images: bool) -> tuple[View, str | None] | None:
+        """Return the window as an engine sees it, and the thread's instructions; None if it isn't what was given."""
+        view = self.view(command.target, images=images)
+        given = [item for item in command.transcript if not isinstance(item, ErrorNote)]
+        held = [item for item in view.window if not isinstance(item, ErrorNote)]
+        return (view, self.state.metadata.developer_instructions) if given == held else None
 
     @property
     def attached_goal(self) -> str | None:

@@ -1,7 +1,8 @@
 """A resident thread: the cell that outlives its actor's incarnations, and the loop that supervises them.
 
 A thread that crashes too often is parked: its requests are refused with the cause until, a minute later, one of them is
-let through to a fresh incarnation. Archiving and deleting need no state and pass at any time.
+let through to a fresh incarnation. Archiving and deleting need no state and pass at any time. A thread whose lease is
+lost leaves at once; the next request claims it and reads it anew.
 """
 
 import logging
@@ -16,7 +17,15 @@ from roder_trio.actors._job import Job
 from roder_trio.actors._services import Services
 from roder_trio.actors._supervisor import RESTART_WINDOW, RestartsExhausted, supervise
 from roder_trio.actors.thread import ThreadActor
-from roder_trio.errors import ActorCrashed, NoActiveTurn, RuntimeClosed, RuntimeDraining, ThreadFailed
+from roder_trio.errors import (
+    ActorCrashed,
+    LeaseLost,
+    NoActiveTurn,
+    RoderTrioError,
+    RuntimeClosed,
+    RuntimeDraining,
+    ThreadFailed,
+)
 from roder_trio.schema.command import Archive, Compact, Interrupt, StartTurn, Steer, TurnPlan
 from roder_trio.schema.event import ThreadFailedEvent
 
@@ -35,6 +44,7 @@ class ResidentThread:
         "gone",
         "job",
         "last_plan",
+        "lost",
         "mailbox",
         "parked",
         "pins",
@@ -55,6 +65,8 @@ class ResidentThread:
         self.pins = 0
         """Direct compactions that keep the thread in memory."""
         self.parked = False
+        self.lost = False
+        """Another owner may have taken the thread: nothing is written any more."""
         self.scope = trio.CancelScope()
         self.gone: trio.Event | None = None
         """From the moment the thread departs: set once it has left."""
@@ -92,6 +104,21 @@ class ResidentThread:
         self.depart()
         self.scope.cancel()
 
+    def lose(self) -> None:
+        """Another owner may write the thread from now on: stop its job, write nothing, leave memory."""
+        if self.gone is None:
+            self.lost = True
+            if self.job is not None:
+                self.job.cancel("ownership_lost")
+            self._services.broadcast.outdate_views(self.thread_id)
+            self.evict()
+
+    def parting(self) -> RoderTrioError:
+        """What those are told whose requests the leaving thread takes no more."""
+        if self.lost:
+            return LeaseLost(self.thread_id)
+        return RuntimeClosed() if self._services.lifecycle.closed else ActorCrashed()
+
     async def run(self) -> None:
         """Serve until the thread departs. Cancelling it makes it leave, with all requests answered."""
         try:
@@ -99,7 +126,7 @@ class ResidentThread:
                 await self._serve()
         finally:
             self.depart()
-            self.mailbox.close(RuntimeClosed if self._services.lifecycle.closed else ActorCrashed)
+            self.mailbox.close(self.parting)
             grace = self._services.config.deadlines.shutdown_stage_grace
             with trio.move_on_after(grace, shield=True) as releasing:
                 await self._release()

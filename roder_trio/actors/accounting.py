@@ -13,7 +13,7 @@ from datetime import datetime
 import attrs
 import trio
 
-from roder_trio.errors import CommandRefused, StorageError
+from roder_trio.errors import CommandRefused, LeaseLost, StorageError, ThreadOwnedElsewhere
 from roder_trio.logic.usage import ThreadTotals
 from roder_trio.ports import ThreadStore
 from roder_trio.schema.config import RuntimeConfig
@@ -203,7 +203,7 @@ class AccountingActor:
             slot.appending = True
         try:
             await self._store.append(thread_id, [record for *_, record in written])
-        except CommandRefused as error:
+        except (CommandRefused, LeaseLost, ThreadOwnedElsewhere) as error:
             for slot, *_ in written:
                 slot.refused = error if isinstance(error, StorageError) else StorageError(str(error))
         except Exception as error:
@@ -213,6 +213,7 @@ class AccountingActor:
         else:
             for slot, report, usage, record in written:
                 self._stored(slot, report, usage)
+                self.totals(thread_id).note_record(slot.attempt.attempt_id, record)
                 self._publish(record)
         finally:
             self._in_flight.discard(thread_id)

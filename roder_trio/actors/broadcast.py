@@ -126,9 +126,14 @@ class ItemView(Reader):
         self._kept.appendleft(self._wrap(ItemsReset(items)))
         self._notify()
 
-    def outdate(self) -> None:
-        """What was shown is no longer so: the next read, or the next event for who waits, takes a new snapshot."""
+    def outdate(self, *, wake: bool = False) -> None:
+        """What was shown is no longer so: the next read takes a new snapshot, and who waits for one at its next event.
+
+        With `wake`, who waits takes it at once.
+        """
         self._fall_behind()
+        if wake:
+            self._notify()
 
     async def _read(self) -> EventEnvelope:
         """Return the next event; a view that fell behind first takes a new snapshot. Cancelling loses nothing."""
@@ -213,10 +218,10 @@ class EventBroadcast:
         for view in self.readers(ItemView, thread_id):
             view.reset(items)
 
-    def outdate_views(self, thread_id: str) -> None:
-        """The live items of a thread are gone, and nobody knows yet what it holds."""
+    def outdate_views(self, thread_id: str, *, wake: bool = False) -> None:
+        """The live items of a thread are gone, and nobody knows yet what it holds; with `wake` it can be asked."""
         for view in self.readers(ItemView, thread_id):
-            view.outdate()
+            view.outdate(wake=wake)
 
     def end_readers(self, thread_id: str) -> None:
         """The thread is gone: its views and followers end."""

@@ -47,6 +47,12 @@ class Directory:
         """Return the thread if it is in memory."""
         return self._threads.get(thread_id)
 
+    def lose(self, thread_id: str) -> None:
+        """The store says that another owner may write the thread: it leaves memory at once."""
+        thread = self._threads.get(thread_id)
+        if thread is not None:
+            thread.lose()
+
     @contextmanager
     def pinned(self, thread: ResidentThread) -> Iterator[None]:
         """Keep a thread in memory."""

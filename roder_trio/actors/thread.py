@@ -21,15 +21,15 @@ from roder_trio.actors._job import Job
 from roder_trio.actors._log import ThreadLog
 from roder_trio.actors._runner import Runner, make_runner
 from roder_trio.actors._services import Services, new_id, utc_now
+from roder_trio.actors._stored import load_items, load_outcome, load_state
 from roder_trio.actors._supervisor import cancel_alone
 from roder_trio.actors.follow import read_rest, tell_last_seq
-from roder_trio.errors import ActorCrashed, AppendOutcomeUnknown, RoderTrioError, StorageError
+from roder_trio.errors import ActorCrashed, AppendOutcomeUnknown, LeaseLost, RoderTrioError, StorageError
 from roder_trio.logic.thread.decide import answer_of_no_thread, decide
 from roder_trio.logic.thread.draft import Draft, Stamped
-from roder_trio.logic.thread.facts import VIEW, Decision, Deferred, Facts, Phase, Slot, View
+from roder_trio.logic.thread.facts import FROM_LOG, VIEW, Decision, Deferred, Facts, Phase, Slot, View
 from roder_trio.logic.thread.goals import goal_note
 from roder_trio.logic.thread.recovery import close_open_work
-from roder_trio.logic.thread.state import fold_snapshot
 from roder_trio.logic.thread.turns import outcome_of
 from roder_trio.schema import command as c
 from roder_trio.schema.event import (
@@ -40,7 +40,6 @@ from roder_trio.schema.event import (
     ThreadDeleted,
     ThreadRecovered,
 )
-from roder_trio.schema.transcript import ErrorNote
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ class ThreadActor:
                     self._close()
         finally:
             while self._home.waiting:
-                self._home.waiting.popleft().reject(ActorCrashed())
+                self._home.waiting.popleft().reject(self._home.parting())
 
     def _close(self) -> None:
         """Leave without awaiting: no report is taken any more, the job is told, all tasks are cancelled."""
@@ -134,8 +133,14 @@ class ThreadActor:
                 request.reject(error)
                 if self._log is not None:
                     raise
+            except LeaseLost as error:
+                request.reject(error)
+                self._home.lose()
             except RoderTrioError as error:
                 request.reject(error)
+            except trio.Cancelled:
+                request.reject(self._home.parting())
+                raise
 
     async def _found(self) -> bool:
         """Read the log if that wasn't done; False if there is no such thread. A failed load is told to all who wait."""
@@ -160,11 +165,13 @@ class ThreadActor:
         payload, log = request.payload, self._resident
         match payload:
             case c.OpenView():
-                request.resolve(payload.register(log.items()))
+                held = log.state.items
+                shown = await load_items(self._services, log.thread_id) if held is None else held.items()
+                request.resolve(payload.register(log.with_live(shown)))
             case c.OpenFollow():
                 request.resolve(payload.register(log.state.next_seq - 1))
             case c.BeginDirectCompaction():
-                request.resolve(self._begin_direct(payload))
+                request.resolve(log.direct_view(payload, images=self._slot.images))
             case c.WaitCompaction(compaction_id):
                 running = self._slot.turn_id == f"compact-{compaction_id}"
                 if not self._home.desk.answer_compaction(request, compaction_id, running=running):
@@ -194,6 +201,9 @@ class ThreadActor:
         if isinstance(decision, Deferred):
             self._defer(request)
             return
+        if decision.reply is FROM_LOG:
+            outcome = await load_outcome(self._services, self._home.thread_id, payload.turn_id)
+            decision = attrs.evolve(decision, reply=outcome)
         if decision.finishing:
             self._seal(sealed=True)
         try:
@@ -203,7 +213,7 @@ class ThreadActor:
                 self._seal(sealed=False)
             if isinstance(payload, c.ContinueGoal):
                 self._tell_continuation_failed(error)
-            if isinstance(payload, c.JobEnded):
+            if isinstance(payload, c.JobEnded) and not isinstance(error, LeaseLost):
                 self._services.lifecycle.unstored.add(payload.turn_id)
                 raise TerminalLost(str(error)) from error
             raise
@@ -214,7 +224,7 @@ class ThreadActor:
     def _reply(self, payload: Any, decision: Decision, stamped: Sequence[Stamped]) -> Any:
         if isinstance(payload, c.RecordItemEvent):
             return stamped[-1].record
-        return self._home.desk.with_output(decision.reply) if isinstance(payload, c.WaitTurn) else decision.reply
+        return self._home.desk.ended(decision.reply) if isinstance(payload, c.WaitTurn) else decision.reply
 
     def _tell_continuation_failed(self, error: StorageError) -> None:
         goal = self._resident.state.goal
@@ -277,6 +287,8 @@ class ThreadActor:
         """Put a job into the slot and run it."""
         log, plan, services = self._resident, admitted.plan, self._services
         is_turn = isinstance(admitted, c.StartJob)
+        if is_turn:
+            services.accounting.totals(self._home.thread_id).begin_turn(plan.turn_id)
         job = self._home.job = Job(plan.turn_id, is_turn=is_turn)
         engine = services.engine_facts[plan.provider]
         attached = trio.current_time() if log.attached_goal is not None else None
@@ -306,15 +318,17 @@ class ThreadActor:
 
     def _end_turn(self, turn_id: str, payload: Any) -> None:
         """The turn's terminal event is stored: those who wait for it, and the hooks, are told."""
-        self._services.accounting.totals(self._home.thread_id).forget_turn(turn_id)
+        totals = self._services.accounting.totals(self._home.thread_id)
+        totals.forget_turn(turn_id)
+        self._home.desk.charge(turn_id, totals.take_records())
         self._retake = True
         if isinstance(payload, c.FinalStep) and payload.output is not None:
             self._home.desk.outputs[turn_id] = payload.output
         entry = self._resident.state.turns[turn_id]
         assert entry.terminal is not None
-        outcome = self._home.desk.with_output(outcome_of(turn_id, entry, entry.terminal))
+        ended = self._home.desk.ended(outcome_of(turn_id, entry, entry.terminal))
         tell = partial(self._services.publish_live, thread_id=self._home.thread_id, turn_id=None, source="hook")
-        self._services.hooks.turn_ended(outcome, tell)
+        self._services.hooks.turn_ended(ended, tell)
 
     async def _continue_later(self, after: str) -> None:
         """Ask this incarnation to go on with the goal, behind all that was asked of it before."""
@@ -330,41 +344,33 @@ class ThreadActor:
         self._slot = Slot()
         self._retake = True
 
-    def _begin_direct(self, payload: c.BeginDirectCompaction) -> tuple[View, str | None] | None:
-        """Return the window as the engine sees it, and the thread's instructions; None if it isn't what was given."""
-        view = self._resident.view(payload.target, images=self._slot.images)
-        given = [item for item in payload.transcript if not isinstance(item, ErrorNote)]
-        held = [item for item in view.window if not isinstance(item, ErrorNote)]
-        return (view, self._resident.state.metadata.developer_instructions) if given == held else None
-
     # -- residence ---------------------------------------------------------------------------------------------------
 
     async def _hydrate(self) -> bool:
         """Read the log and close what a crash left open; False if there is no such thread. Raises StorageError."""
         thread_id, services = self._home.thread_id, self._services
-        await services.store.claim_thread(thread_id)
-        totals = services.accounting.totals(thread_id)
-        totals.begin_load()
-        snapshot = await services.store.load_thread(thread_id)
-        if snapshot is None or snapshot.metadata is None:
+        hydration = await load_state(services, thread_id)
+        if hydration is None:
             if self._recovers:
                 services.broadcast.end_readers(thread_id)
             return False
-        state, ledger = fold_snapshot(snapshot, snapshot.metadata)
-        totals.hand_over(ledger)
+        state = hydration.state
         open_turn = state.open_turn
         log = ThreadLog(state, services, lambda: self._home.mailbox.post(c.Checkpoint()))
-        await self._commit(log, close_open_work(state, ledger, self._facts()))
+        await self._commit(log, close_open_work(state, hydration.ledger, self._facts()))
         self._log = log
         tell_last_seq(services.broadcast, thread_id, state.next_seq - 1)
-        totals.forget_turns()
-        if snapshot.repairs:
-            services.publish_live(StorageRepaired(tuple(snapshot.repairs)), thread_id, None, "runtime")
+        services.accounting.totals(thread_id).forget_turns()
+        if hydration.repairs:
+            services.publish_live(StorageRepaired(hydration.repairs), thread_id, None, "runtime")
         if open_turn is not None:
             services.publish_live(ThreadRecovered((open_turn.turn_id,)), thread_id, None, "runtime")
         if self._recovers:
             self._recovers = False
-            services.broadcast.reset_views(thread_id, log.items())
+            if state.items is None:
+                services.broadcast.outdate_views(thread_id, wake=True)
+            else:
+                services.broadcast.reset_views(thread_id, log.with_live(state.items.items()))
         return True
 
     async def _recover(self) -> None:

@@ -28,7 +28,7 @@ _REQUEST_IDS = ("x-request-id", "request-id", "cf-ray")
 
 _CONTEXT = re.compile(
     r"context window|maximum context length|prompt is too long|input exceeds|maximum prompt length"
-    r"|input token count.*exceeds|context_length_exceeded",
+    r"|input token count.*exceeds|exceed context limit|context_length_exceeded",
     re.IGNORECASE | re.DOTALL,
 )
 
@@ -55,6 +55,7 @@ _CODES: Mapping[str, Verdict] = {
     "deadline_exceeded": (Kind.SERVER_OVERLOADED, "server_error"),
     "authentication_error": (Kind.AUTHENTICATION, "unauthorized"),
     "invalid_api_key": (Kind.AUTHENTICATION, "unauthorized"),
+    "api_key_invalid": (Kind.AUTHENTICATION, "unauthorized"),
     "unauthenticated": (Kind.AUTHENTICATION, "unauthorized"),
     "permission_error": (Kind.AUTHENTICATION, "permission"),
     "permission_denied": (Kind.AUTHENTICATION, "permission"),
@@ -110,7 +111,9 @@ def read_error(value: Any) -> ErrorBody:
     inner = value.get("error")
     source: Mapping[str, Any] = inner if isinstance(inner, Mapping) else value
     message = next(filter(None, (_text(part) for part in (inner, source.get("message"), source.get("detail")))), "")
-    named = [source.get(name) for name in ("code", "type", "status")]
+    details = source.get("details")
+    reasons = [part.get("reason") for part in details if isinstance(part, Mapping)] if isinstance(details, list) else []
+    named = [*(source.get(name) for name in ("code", "type", "status")), *reasons]
     return ErrorBody(
         message=message or _text(value.get("message")) or _text(value.get("detail")),
         codes=tuple(code for code in named if isinstance(code, str) and code and not code.isdecimal()),

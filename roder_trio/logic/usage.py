@@ -5,12 +5,13 @@ the goal that it names, never for the thread or a turn. Totals can't be subtract
 a sum that is full stays full), so readings that may still change stand apart from the sums.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 import attrs
 
-from roder_trio.schema.event import UsageRecorded
+from roder_trio.schema.event import EventEnvelope, UsageRecorded
 from roder_trio.schema.usage import MAX_TOKENS, ZERO_USAGE, Attempt, TokenUsage
 
 
@@ -49,23 +50,53 @@ class _Sums:
             self.goals[counted.goal_id] = _capped(self.goals.get(counted.goal_id, 0) + counted.usage.total_tokens)
 
 
+@attrs.frozen(kw_only=True)
+class ClosedUsage:
+    """What many attempts add up to of which no further record is expected; sums hide their readings for good."""
+
+    thread: TokenUsage = ZERO_USAGE
+    goals: Mapping[str, int] = attrs.field(factory=dict)
+    attempts: AbstractSet[str] = frozenset()
+    """The ids of all of them: a record of one of these can't be taken into the sums."""
+
+
+_NOTHING_CLOSED = ClosedUsage()
+
+
 class Ledger:
-    """The fold of a log's usage records, in any order: per attempt the one with the highest report."""
+    """The fold of a log's usage records, in any order: per attempt the one with the highest report.
 
-    __slots__ = ("_records",)
+    `closed` is what came before as sums; the attempts in it are not among the records here, and no turn's total has
+    them.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_records", "closed")
+
+    def __init__(self, closed: ClosedUsage = _NOTHING_CLOSED) -> None:
         self._records: dict[str, UsageRecorded] = {}
+        self.closed = closed
 
     def __iter__(self) -> Iterator[UsageRecorded]:
-        """The record that counts of each attempt."""
+        """The record that counts of each attempt that isn't closed."""
         return iter(self._records.values())
 
     def apply(self, record: UsageRecorded) -> None:
-        """Take one record; one that says nothing, or less than was known, changes nothing."""
+        """Take one record of no closed attempt; one that says nothing, or less than was known, changes nothing."""
         known = self._records.get(record.attempt_id)
         if not record.usage.is_empty and (known is None or record.report > known.report):
             self._records[record.attempt_id] = record
+
+    def closing(self, turn_id: str | None, newest: int) -> "Ledger":
+        """Return the same with all attempts closed but the `newest` ones and those of one turn."""
+        sums, closing, ledger = self.closed_sums(), set(self.closed.attempts), Ledger()
+        for left, record in zip(range(len(self._records), 0, -1), self, strict=True):
+            if left <= newest or record.turn_id == turn_id:
+                ledger.apply(record)
+            else:
+                sums.add(record, own=record.origin_thread_id is None)
+                closing.add(record.attempt_id)
+        ledger.closed = ClosedUsage(thread=sums.thread, goals=sums.goals, attempts=closing)
+        return ledger
 
     @property
     def thread(self) -> TokenUsage:
@@ -73,15 +104,19 @@ class Ledger:
         return self._sums().thread
 
     def turn(self, turn_id: str) -> TokenUsage:
-        """Return the total of one turn."""
+        """Return the total of one turn, none of whose attempts is closed."""
         return self._sums().turns.get(turn_id, ZERO_USAGE)
 
     def goal(self, goal_id: str) -> int:
         """Return the total tokens charged to one goal, those of threads below included."""
         return self._sums().goals.get(goal_id, 0)
 
+    def closed_sums(self) -> _Sums:
+        """Return sums that begin with what is closed."""
+        return _Sums(self.closed.thread, {}, dict(self.closed.goals))
+
     def _sums(self) -> _Sums:
-        sums = _Sums()
+        sums = self.closed_sums()
         for record in self:
             sums.add(record, own=record.origin_thread_id is None)
         return sums
@@ -111,7 +146,7 @@ class ThreadTotals:
     it known whether the snapshot has all of it.
     """
 
-    __slots__ = ("_closed", "_dropped", "_loading", "_open", "_sums")
+    __slots__ = ("_closed", "_dropped", "_loading", "_open", "_records", "_running", "_sums")
 
     def __init__(self) -> None:
         self._sums = _Sums()
@@ -121,6 +156,9 @@ class ThreadTotals:
         self._dropped: dict[str, _Slot] = {}
         """Closed without having been settled, so an append that is under way may still land."""
         self._loading = True
+        self._running: str | None = None
+        self._records: dict[str, EventEnvelope] = {}
+        """The last stored record of each attempt of the running turn."""
 
     # -- attempts ----------------------------------------------------------------------------------------------------
 
@@ -171,6 +209,21 @@ class ThreadTotals:
         if slot is not None:
             slot.raise_to(report, usage)
 
+    def begin_turn(self, turn_id: str) -> None:
+        """Keep the records of this turn, until they are taken or the thread is loaded again."""
+        self._running = turn_id
+        self._records = {}
+
+    def note_record(self, attempt_id: str, record: EventEnvelope) -> None:
+        """A record of an attempt of this thread was stored."""
+        if record.turn_id == self._running:
+            self._records[attempt_id] = record
+
+    def take_records(self) -> tuple[EventEnvelope, ...]:
+        """Return the running turn's records, the last of each attempt, and keep no more of them."""
+        records, self._running, self._records = tuple(self._records.values()), None, {}
+        return records
+
     @property
     def has_open_attempts(self) -> bool:
         """Whether an attempt is open, so that the thread must stay resident."""
@@ -184,10 +237,16 @@ class ThreadTotals:
             self._sums.add(slot, own=slot.own)
         self._closed.clear()
         self._loading = True
+        self.take_records()
+
+    def needs_readings(self, ledger: Ledger) -> bool:
+        """Whether a ledger has closed an attempt whose reading may still change here: it can't be handed over."""
+        slots = (self._open, self._closed, self._dropped)
+        return any(attempt_id in ledger.closed.attempts for known in slots for attempt_id in known)
 
     def hand_over(self, ledger: Ledger) -> None:
         """Take what was loaded as the truth, but of attempts that were open since the load began the later reading."""
-        sums = _Sums()
+        sums = ledger.closed_sums()
         for record in ledger:
             apart = self._open.get(record.attempt_id) or self._dropped.get(record.attempt_id)
             apart = apart or self._closed.get(record.attempt_id)

@@ -2,7 +2,8 @@
 
 Pure. A window is the last boundary that counts for the engine, what that retains, and all later items. It is kept in
 an append-only list that views share, so that handing out a window costs the same however long it is; only a boundary,
-or an engine for which another boundary counts, makes a new list. Sums for the estimate are kept beside it.
+or an engine for which another boundary counts, makes a new list. Sums for the estimate are kept beside it. A summary
+counts for every engine, so nobody needs what stands before it and isn't retained: that may be dropped.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -71,28 +72,38 @@ class _Cut:
 class History:
     """The log of a thread, with the windows that its engines see.
 
-    Compares by its items. Only `append` changes it; what `items` and `boundaries` hold is not changed from outside.
+    Compares by its items. Only `append` and `drop_summarised` change it; what `items` and `boundaries` hold is not
+    changed from outside. `dropped` items of the log stand before `items` and are no longer held; `earlier` is the
+    newest user message among them.
     """
 
-    __slots__ = ("_by_head", "_by_target", "boundaries", "has_images", "items")
+    __slots__ = ("_by_head", "_by_target", "boundaries", "dropped", "earlier", "has_images", "items")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, items: Iterable[TranscriptItem] = ()) -> None:
+    def __init__(
+        self, items: Iterable[TranscriptItem] = (), dropped: int = 0, earlier: UserMessage | None = None
+    ) -> None:
         self.items: list[TranscriptItem] = list(items)
-        self.boundaries: list[int] = [position for position, item in enumerate(self.items) if is_boundary(item)]
+        self.dropped = dropped
+        self.earlier = earlier
+        self.boundaries: list[int] = _boundaries(self.items)
+        """Positions in `items`."""
         self.has_images = any(map(holds_images, self.items))
         """Whether any item of the log has images."""
         self._by_head: dict[int, _Cut] | None = None
         self._by_target: dict[EngineTarget | None, _Cut] | None = None
 
     def __len__(self) -> int:
-        return len(self.items)
+        """The number of items in the log."""
+        return self.dropped + len(self.items)
 
     def __eq__(self, other: object) -> bool:
-        return self.items == other.items if isinstance(other, History) else NotImplemented
+        if not isinstance(other, History):
+            return NotImplemented
+        return (self.dropped, self.earlier, self.items) == (other.dropped, other.earlier, other.items)
 
     def __repr__(self) -> str:
-        return f"History({self.items!r})"
+        return f"History({self.items!r}{f', dropped={self.dropped}' if self.dropped else ''})"
 
     def append(self, item: TranscriptItem) -> None:
         """Add an item at the end; a boundary makes the windows new."""
@@ -105,6 +116,22 @@ class History:
             measured = sums(item)
             for cut in self._by_head.values():
                 self._extend(cut, item, measured)
+
+    def drop_summarised(self) -> bool:
+        """Drop what stands before the last summary and isn't retained by it; True if the log holds a summary.
+
+        The windows stay what they are, and so do lists that views share. What is dropped no later boundary retains.
+        """
+        summaries = [position for position in self.boundaries if isinstance(self.items[position], ContextCompaction)]
+        if not summaries:
+            return False
+        first = _first_retained(self.items, summaries[-1])
+        self.earlier = last_user_message(self.items[:first]) or self.earlier
+        self.dropped += first
+        self.items = self.items[first:]
+        self.boundaries = _boundaries(self.items)
+        self._by_head = self._by_target = None
+        return True
 
     def window(self, target: EngineTarget | None = None) -> Window:
         """Return the window that an engine of this target sees."""
@@ -160,7 +187,7 @@ class History:
         later = self.items[head + 1 :]
         window = [boundary, *retained, *later]
         request = window
-        active = _message_behind(self.items, head)
+        active = _message_behind(self, head)
         if active is not None or self.boundaries[-1] != head:
             repeated = [] if active is None else [active]
             request = [boundary, *repeated, *retained, *(item for item in later if not is_boundary(item))]
@@ -172,6 +199,20 @@ class History:
         if cut.request is not cut.items:
             cut.request.append(item)
         cut.total += measured
+
+
+def _boundaries(items: Iterable[TranscriptItem]) -> list[int]:
+    return [position for position, item in enumerate(items) if is_boundary(item)]
+
+
+def _first_retained(items: Sequence[TranscriptItem], summary: int) -> int:
+    """Return the position of the earliest item that the window behind a summary holds."""
+    missing = len(retained_before(items, summary))
+    first = summary
+    while missing:
+        first -= 1
+        missing -= not is_boundary(items[first])
+    return first
 
 
 def holds_images(item: TranscriptItem) -> bool:
@@ -218,15 +259,15 @@ def active_user_message(history: History, target: EngineTarget | None = None) ->
     boundary stands for holds that text.
     """
     head = history.head(target)
-    return None if head is None else _message_behind(history.items, head)
+    return None if head is None else _message_behind(history, head)
 
 
-def _message_behind(items: Sequence[TranscriptItem], head: int) -> UserMessage | None:
-    boundary = items[head]
+def _message_behind(history: History, head: int) -> UserMessage | None:
+    boundary = history.items[head]
     if isinstance(boundary, ContextCompaction):
         return boundary.active_request
-    before = (items[position] for position in range(head - 1, -1, -1))
-    message = next((item for item in before if isinstance(item, UserMessage)), None)
+    before = (history.items[position] for position in range(head - 1, -1, -1))
+    message = next((item for item in before if isinstance(item, UserMessage)), history.earlier)
     if message is None or not isinstance(boundary, ProviderMetadata) or not message.text.strip():
         return message
     repeated = any(message.text in text for text in strings(boundary.payload.get("compacted_input")))

@@ -44,6 +44,8 @@ class HttpRequest:
     url: str
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     body: bytes = attrs.field(default=b"", repr=False)
+    quiet: bool = False
+    """Whether the URL's query is nothing for a log."""
 
 
 class Decoder(Protocol):
@@ -128,6 +130,18 @@ def sorted_schema(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [sorted_schema(part) for part in value]
     return value
+
+
+def is_strict(schema: Any) -> bool:
+    """Whether every object in `schema` is closed and requires all its properties."""
+    if isinstance(schema, Mapping):
+        properties = schema.get("properties")
+        if schema.get("type") == "object" or isinstance(properties, Mapping):
+            names = set(properties) if isinstance(properties, Mapping) else set()
+            if schema.get("additionalProperties") is not False or set(schema.get("required", ())) != names:
+                return False
+        return all(is_strict(part) for part in schema.values())
+    return all(is_strict(part) for part in schema) if isinstance(schema, list | tuple) else True
 
 
 def unsupported(dialect: str, what: str) -> ProviderFailure:

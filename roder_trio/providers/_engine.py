@@ -99,6 +99,7 @@ class HttpEngine(InferenceEngine, Generic[P]):
         self.id = id or self.usual_id
         row = known_server(self.dialect, self.id, base_url, self.usual_base_url)
         base_url = base_url or (row.base_url if row else self.usual_base_url)
+        self._own_models = models is not None
         if models is None:
             models = known_models(self.id, base_url)
         if requires_auth is None:
@@ -115,10 +116,9 @@ class HttpEngine(InferenceEngine, Generic[P]):
         )
         self._key = KeySource(self.id, api_key, tuple(env_keys), requires_auth)
         self._base_url = base_url
-        self._rows = {known.id: known for known in models}
         self._own_client = http
         self._client = http
-        self._models = ModelList(self.id, tuple(models), self.model_paths)
+        self._know(models)
 
     # -- what a dialect says
 
@@ -134,12 +134,27 @@ class HttpEngine(InferenceEngine, Generic[P]):
         """Return what to send instead, once, after a refusal that can be helped; None if it can't."""
         return None
 
+    def _standing_headers(self) -> Mapping[str, str]:
+        """Return the headers of every call, beside the key's; those of the profile win."""
+        return {}
+
     # -- what the runtime asks
 
     def use_client(self, client: AsyncClient) -> None:
         """Take the runtime's client; one given as `http` is kept."""
         if self._own_client is None:
             self._client = client
+
+    def use_models(self, rows: Sequence[ModelDescriptor]) -> None:
+        """Take the runtime's rows, over those of the shipped catalog; rows given as `models` are kept."""
+        if not self._own_models:
+            self._know((*self.known_models, *rows))
+
+    def _know(self, rows: Sequence[ModelDescriptor]) -> None:
+        """Go by these rows, of two for one model by the later."""
+        self._rows = {row.id: row for row in rows}
+        self.known_models = tuple(self._rows.values())
+        self._models = ModelList(self.id, self.known_models, self.model_paths)
 
     def stream_turn(self, context: TurnContext, request: InferenceRequest) -> AbstractAsyncContextManager[EventStream]:
         """Send `request` and yield the iterator of its events, which also has `settle`.
@@ -210,7 +225,7 @@ class HttpEngine(InferenceEngine, Generic[P]):
     def _call(self) -> _Call:
         """Look the key up and return the headers of a call, with what hides all that is secret in it."""
         key = self._key.find()
-        headers: dict[str, str] = {}
+        headers = dict(self._standing_headers())
         userinfo = unquote(urlsplit(self._base_url).netloc.rpartition("@")[0])
         if userinfo:
             headers["Authorization"] = f"Basic {b64encode(userinfo.encode()).decode()}"
@@ -268,6 +283,7 @@ class HttpEngine(InferenceEngine, Generic[P]):
                 url=join_url(base, path),
                 headers={**headers, **call.headers},
                 body=b"" if post is None else encode_json(post.body),
+                quiet=bool(parts.query),
             ),
             provider=self.id,
             timeouts=self.profile.timeouts,

@@ -3,6 +3,7 @@
 Pure; fresh ids come from outside.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -14,6 +15,9 @@ from roder_trio.logic.naming import ToolNames
 from roder_trio.logic.redaction import Redactor
 from roder_trio.providers._profile import WireProfile
 from roder_trio.schema.inference import EngineTarget, ProviderMetadata
+
+_SAID = ("text", "thinking", "refusal")
+_DATA_URL = re.compile(r"data:\S*")
 
 P_co = TypeVar("P_co", bound=WireProfile, covariant=True)
 
@@ -72,9 +76,12 @@ class Facts(Generic[P_co]):
 
 
 def without_images(value: Any) -> Any:
-    """Return JSON in which the bytes of data URLs are left out."""
+    """Return JSON in which the bytes of data URLs are left out; what was said stays, however it begins."""
     if isinstance(value, Mapping):
-        return {name: without_images(part) for name, part in value.items()}
+        return {
+            name: part if name in _SAID and isinstance(part, str) else without_images(part)
+            for name, part in value.items()
+        }
     if isinstance(value, list | tuple):
         return [without_images(part) for part in value]
-    return "data:" if isinstance(value, str) and value.startswith("data:") else value
+    return "data:" if isinstance(value, str) and _DATA_URL.fullmatch(value) else value

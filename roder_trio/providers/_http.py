@@ -10,7 +10,6 @@ import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 import attrs
 import httpx
@@ -254,7 +253,7 @@ async def _send(client: AsyncClient, request: HttpRequest, trace: _Trace, timeou
     prepared = client.build_request(
         request.method, request.url, headers=dict(request.headers), content=request.body or None, timeout=limits
     )
-    if urlsplit(request.url).query or "@" in request.url:
+    if request.quiet:
         prepared.url = _QuietURL(prepared.url)
     prepared.extensions["trace"] = trace
     with trace.scope:

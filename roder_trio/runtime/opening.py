@@ -24,6 +24,7 @@ from roder_trio.logic.retry import MAX_JITTER
 from roder_trio.ports import EventSink, Fallback, Hook, InferenceEngine, Policy, ThreadStore, Tool
 from roder_trio.providers.catalog import Catalog
 from roder_trio.runtime.core import Core
+from roder_trio.runtime.cost import CostBook
 from roder_trio.runtime.engines import EngineRegistry
 from roder_trio.runtime.runtime import Runtime
 from roder_trio.schema.config import RuntimeConfig
@@ -114,6 +115,7 @@ async def _live(
     """Run all actors under a shield, so that a cancel reaches the caller's block first and they end in order."""
     broadcast = EventBroadcast(lambda missed: envelope(Lagged(missed)))
     accounting = AccountingActor(store, config, broadcast.publish, utc_now)
+    costs = CostBook(registry)
     services = Services(
         store=store,
         accounting=accounting,
@@ -125,14 +127,16 @@ async def _live(
         lifecycle=Lifecycle(),
         checkpoints=CheckpointTimer(config.delta_checkpoint_interval),
         toolbox=extensions.toolbox,
-        hooks=Hooks(extensions.hooks, config.deadlines),
+        hooks=Hooks(extensions.hooks, config.deadlines, costs.cost_of),
         policies=Policies(extensions.policies, config.deadlines),
         policy_modes=PolicyModes(config.policy_mode),
+        cost_of=costs.cost_of,
         jitter=lambda: random.uniform(0, MAX_JITTER),  # noqa: S311 - spreads retries, keeps no secret
     )
     with trio.CancelScope(shield=True):
         async with trio.open_nursery() as nursery:
             directory = Directory(services, nursery)
+            store.watch_ownership(directory.lose)
             all_sinks = Sinks(extensions.sinks, broadcast, config.deadlines.sink_timeout)
             nursery.start_soon(all_sinks.run)
             nursery.start_soon(services.hooks.run)

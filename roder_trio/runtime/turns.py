@@ -11,10 +11,11 @@ import trio
 
 from roder_trio.actors._reader import Filter
 from roder_trio.actors._services import new_id
+from roder_trio.actors.cost import EndedTurn
 from roder_trio.errors import ActorCrashed, BadWorkspace, RoderTrioError, RuntimeDraining
 from roder_trio.logic.output import OutputForm, output_form
 from roder_trio.logic.thread.admission import WorkspaceUnchecked
-from roder_trio.runtime.base import Base
+from roder_trio.runtime.cost import CostMethods
 from roder_trio.runtime.handle import Turn
 from roder_trio.schema import command as c
 from roder_trio.schema.transcript import Image, UserMessage
@@ -43,7 +44,7 @@ class TurnKeywords(_TextKeywords, total=False):
     output: OutputOptions | None
 
 
-class TurnMethods(Base):
+class TurnMethods(CostMethods):
     """What can be done with turns."""
 
     async def start_turn(
@@ -125,10 +126,10 @@ class TurnMethods(Base):
         """
         while True:
             try:
-                outcome: TurnOutcome = await self._ask(thread_id, c.WaitTurn(turn_id))
+                ended: EndedTurn = await self._ask(thread_id, c.WaitTurn(turn_id))
             except ActorCrashed:
                 continue
-            return outcome
+            return await self._priced(thread_id, ended)
 
     async def steer_turn(self, thread_id: str, turn_id: str, message: str, images: Images = ()) -> None:
         """Give a running turn more input; it is durable when this returns, and will be delivered or handed back.

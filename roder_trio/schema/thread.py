@@ -154,6 +154,19 @@ class ThreadSnapshot:
 
 
 @attrs.frozen(kw_only=True)
+class LogPage:
+    """A piece of a thread's log as it is stored, in log order."""
+
+    created: bytes
+    """JSON text of `{"type":"thread","metadata":...}`, what the thread was created with."""
+    batches: tuple[bytes, ...] = attrs.field(default=(), converter=as_tuple)
+    """Arrays of records as JSON text; where one ends says nothing."""
+    archived: bool = False
+    next_cursor: str | None = None
+    """Where the next piece begins; None at the end of the log."""
+
+
+@attrs.frozen(kw_only=True)
 class ThreadPage:
     """A page of a listing, newest first."""
 

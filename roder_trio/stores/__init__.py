@@ -7,12 +7,33 @@ from roder_trio.schema.thread import StoreRepair
 if TYPE_CHECKING:
     from roder_trio.stores.jsonl import JsonlThreadStore
     from roder_trio.stores.memory import MemoryThreadStore
+    from roder_trio.stores.roder import ImportReport, import_roder
+    from roder_trio.stores.sqlite import SqliteThreadStore
+    from roder_trio.stores.transfer import copy_store, export_thread, import_thread, salvage_thread
 
-__all__ = ["JsonlThreadStore", "MemoryThreadStore", "StoreRepair"]
+__all__ = [
+    "ImportReport",
+    "JsonlThreadStore",
+    "MemoryThreadStore",
+    "SqliteThreadStore",
+    "StoreRepair",
+    "copy_store",
+    "export_thread",
+    "import_roder",
+    "import_thread",
+    "salvage_thread",
+]
 
 _HOMES = {
+    "ImportReport": "roder_trio.stores.roder",
     "JsonlThreadStore": "roder_trio.stores.jsonl",
     "MemoryThreadStore": "roder_trio.stores.memory",
+    "SqliteThreadStore": "roder_trio.stores.sqlite",
+    "copy_store": "roder_trio.stores.transfer",
+    "export_thread": "roder_trio.stores.transfer",
+    "import_roder": "roder_trio.stores.roder",
+    "import_thread": "roder_trio.stores.transfer",
+    "salvage_thread": "roder_trio.stores.transfer",
 }
 
 

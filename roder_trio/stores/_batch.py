@@ -3,8 +3,8 @@
 Rules of the room: pure; a batch is refused as a whole, with `InvalidRecord`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from roder_trio import codec
 from roder_trio.errors import CorruptRecord, InvalidRecord
@@ -25,6 +25,11 @@ from roder_trio.schema.thread import (
 
 MAX_APPEND_BYTES = 64 * 1024 * 1024
 """What the records of one append may take, encoded."""
+CHUNK_RECORDS = 500
+CHUNK_BYTES = 4 * 1024 * 1024
+"""How much is appended at once by what fills a thread, if one record or batch isn't more."""
+
+T = TypeVar("T")
 
 
 def checked_batch(thread_id: ThreadId, records: Iterable[Record]) -> tuple[StoredRecord, ...]:
@@ -130,3 +135,18 @@ def creation(metadata: ThreadMetadata) -> tuple[object, ...]:
         dict(metadata.labels),
         metadata.created_at,
     )
+
+
+def grouped(parts: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Parts in groups for one append each, in order; one that is too large stands alone."""
+    group: list[T] = []
+    total = 0
+    for part in parts:
+        length = size(part)
+        if group and (total + length > CHUNK_BYTES or len(group) >= CHUNK_RECORDS):
+            yield group
+            group, total = [], 0
+        group.append(part)
+        total += length
+    if group:
+        yield group

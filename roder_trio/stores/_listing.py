@@ -16,6 +16,7 @@ from roder_trio.errors import InvalidCursor
 from roder_trio.schema.thread import ThreadMetadata, ThreadPage
 
 MAX_PAGE = 500
+MAX_DIGITS = 18
 
 Key: TypeAlias = tuple[datetime, str]
 Label: TypeAlias = tuple[str, str]
@@ -84,3 +85,12 @@ def page(
     rows = rows[:limit]
     following = write_cursor(scope, (rows[-1].updated_at, rows[-1].thread_id)) if more else None
     return ThreadPage(threads=rows, next_cursor=following, damaged=sorted(damaged) if cursor is None else ())
+
+
+def log_position(cursor: str | None) -> int:
+    """The number that a cursor into a thread's log holds; 0 at its beginning. Raises InvalidCursor."""
+    if cursor is None:
+        return 0
+    if not isinstance(cursor, str) or not (cursor.isascii() and cursor.isdigit()) or len(cursor) > MAX_DIGITS:
+        raise InvalidCursor("The cursor was not made by this store; read the log from its beginning.")
+    return int(cursor)

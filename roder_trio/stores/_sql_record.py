@@ -146,11 +146,15 @@ def read_log(
 
 @attrs.frozen
 class EventPage:
-    """A page of envelopes. Up to `position` no envelope has a seq above `seq`; None if that isn't known."""
+    """A page of envelopes. Up to `position` no envelope has a seq above `seq`; None if that isn't known.
+
+    `last_position` is where the last envelope of the page stands; 0 if it is empty.
+    """
 
     events: tuple[EventEnvelope, ...]
     position: int
     seq: int | None
+    last_position: int = 0
 
 
 def events_after(thread_id: ThreadId, rows: Iterable[tuple[int, str]], after: int, limit: int) -> EventPage:
@@ -159,7 +163,7 @@ def events_after(thread_id: ThreadId, rows: Iterable[tuple[int, str]], after: in
     `rows` are (position, body) in order, from a place before which no envelope has a higher seq.
     """
     events: list[EventEnvelope] = []
-    position = 0
+    position = last = 0
     for place, value in _values(thread_id, rows):
         seq = value.get("seq", 0) if value.get("type") == "event" else 0
         if type(seq) is int and seq > after:
@@ -168,9 +172,10 @@ def events_after(thread_id: ThreadId, rows: Iterable[tuple[int, str]], after: in
             record = stored_record(thread_id, value, place)
             assert isinstance(record, EventEnvelope)
             events.append(record)
+            last = place
         position = place
     rising = all(one.seq < two.seq for one, two in pairwise(events))
-    return EventPage(tuple(events), position, (events[-1].seq if events else after) if rising else None)
+    return EventPage(tuple(events), position, (events[-1].seq if events else after) if rising else None, last)
 
 
 def _values(thread_id: ThreadId, rows: Iterable[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any]]]:

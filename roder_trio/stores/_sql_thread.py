@@ -29,7 +29,7 @@ _TIERS = "usage_tiers"
 
 @attrs.frozen
 class Document:
-    """The metadata of a thread as its row holds it; `value` is the whole of it as read."""
+    """The metadata of a thread as its row holds it; in `value` are the keys that only others know."""
 
     metadata: ThreadMetadata
     value: Mapping[str, Any]
@@ -60,12 +60,11 @@ def read_document(thread_id: ThreadId, text: str) -> Document:
     return Document(metadata, value)
 
 
-def _write_document(previous: Document, metadata: ThreadMetadata, tiers: Mapping[str | None, int]) -> str:
-    value = previous.value
-    if tiers:
-        pairs = [[None if tier is None else unicode_text(tier), count] for tier, count in tiers.items()]
-        value = {**value, _TIERS: pairs}
-    return codec.encode_metadata(metadata, dict(value)).decode()
+def _next_document(previous: Document, metadata: ThreadMetadata, tiers: Mapping[str | None, int]) -> Document:
+    if not tiers:
+        return Document(metadata, previous.value)
+    pairs = [[None if tier is None else unicode_text(tier), count] for tier, count in tiers.items()]
+    return Document(metadata, {**previous.value, _TIERS: pairs})
 
 
 @attrs.frozen
@@ -97,9 +96,14 @@ class Change:
     position: int
     rows: Sequence[RecordRow]
     thread: ThreadRow
-    metadata: ThreadMetadata
+    document: Document
     attempts: Sequence[AttemptRow]
     labels: Mapping[str, str] | None
+
+    @property
+    def metadata(self) -> ThreadMetadata:
+        """The metadata after it."""
+        return self.document.metadata
 
 
 def named_attempts(rows: Iterable[RecordRow]) -> list[AttemptId]:
@@ -127,14 +131,14 @@ def change_of(
     for row in rows:
         fold.absorb(row.record)
         seq, item_seq = max(seq, _seq(row.record)), max(item_seq, _item_seq(row.record))
-    metadata = fold.metadata
-    text = _write_document(document, metadata, fold.tiers)
-    before, after = document.metadata.labels, metadata.labels
+    following = _next_document(document, fold.metadata, fold.tiers)
+    text = codec.encode_metadata(following.metadata, dict(following.value)).decode()
+    before, after = document.metadata.labels, following.metadata.labels
     return Change(
         position=thread.last_position + 1,
         rows=rows,
         thread=ThreadRow(text, thread.last_position + len(rows), seq, item_seq),
-        metadata=metadata,
+        document=following,
         attempts=_changed_attempts(known, fold.attempts, rows),
         labels=None if before is after or before == after else after,
     )

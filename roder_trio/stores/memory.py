@@ -24,6 +24,7 @@ from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.item import ThreadItemEvent
 from roder_trio.schema.thread import (
     ExtensionStateRecord,
+    LogPage,
     OpaqueRecord,
     Record,
     StoredRecord,
@@ -39,7 +40,8 @@ from roder_trio.stores._batch import (
     fresh,
     record_id,
 )
-from roder_trio.stores._listing import Key, Label, page
+from roder_trio.stores._frame import encode_creation
+from roder_trio.stores._listing import Key, Label, log_position, page
 from roder_trio.stores._snapshot import snapshot_of
 
 _NO_IDS: frozenset[str] = frozenset()
@@ -70,6 +72,10 @@ _PAYLOADS: dict[type, str] = {
     OpaqueRecord: "value",
 }
 """The one field of each class that holds JSON of a host or provider, which may turn out to be none."""
+
+LOG_PAGE = 500
+LOG_BYTES = 1024 * 1024
+"""How many records, or bytes of records, one piece of a log holds."""
 
 _LONG = 1024 * 1024
 """Code points from which a text is long enough to measure its batch."""
@@ -103,6 +109,17 @@ class _Thread:
             self.ids.add(record_id(record))
         self.records.extend(new)
         return True
+
+    def encoded(self, start: int) -> tuple[list[bytes], int]:
+        """Some records from `start` on, and where the next ones begin."""
+        texts: list[bytes] = []
+        size = 0
+        for record in self.records[start : start + LOG_PAGE]:
+            texts.append(codec.encode_record(record))
+            size += len(texts[-1])
+            if size >= LOG_BYTES:
+                break
+        return texts, start + len(texts)
 
     def snapshot(self) -> ThreadSnapshot:
         return snapshot_of(self.metadata, self.records)
@@ -169,6 +186,20 @@ class MemoryThreadStore(ThreadStore):
                 if len(found) >= limit:
                     break
         return found
+
+    async def read_log(self, thread_id: ThreadId, cursor: str | None = None) -> LogPage | None:
+        """Return a piece of a thread's log as the codec writes it, active or archived; None for unknown."""
+        await trio.lowlevel.checkpoint()
+        thread = self._active.get(thread_id) or self._archived.get(thread_id)
+        if thread is None:
+            return None
+        records, end = thread.encoded(log_position(cursor))
+        return LogPage(
+            created=encode_creation(codec.encode_metadata(thread.created)),
+            batches=[b"[" + b",".join(records) + b"]"] if records else [],
+            archived=thread_id in self._archived,
+            next_cursor=str(end) if end < len(thread.records) else None,
+        )
 
     async def list_threads(
         self, *, limit: int = 50, cursor: str | None = None, label: Label | None = None

@@ -10,7 +10,7 @@ import trio
 from roder_trio.ports import ThreadStore
 from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.ids import ThreadId
-from roder_trio.schema.thread import Record, StoredRecord, ThreadMetadata, ThreadPage, ThreadSnapshot
+from roder_trio.schema.thread import LogPage, Record, StoredRecord, ThreadMetadata, ThreadPage, ThreadSnapshot
 
 AppendHook: TypeAlias = Callable[[int, ThreadId, Sequence[Record]], Awaitable[None]]
 
@@ -97,6 +97,10 @@ class FaultyStore(ThreadStore):
         """As the inner store."""
         return await self.inner.load_events(thread_id, after, limit)
 
+    async def read_log(self, thread_id: ThreadId, cursor: str | None = None) -> LogPage | None:
+        """As the inner store."""
+        return await self.inner.read_log(thread_id, cursor)
+
     async def claim_thread(self, thread_id: ThreadId) -> None:
         """As the inner store."""
         await self.inner.claim_thread(thread_id)
@@ -104,6 +108,10 @@ class FaultyStore(ThreadStore):
     async def release_thread(self, thread_id: ThreadId) -> None:
         """As the inner store."""
         await self.inner.release_thread(thread_id)
+
+    def watch_ownership(self, lost: Callable[[ThreadId], None]) -> None:
+        """As the inner store."""
+        self.inner.watch_ownership(lost)
 
     async def unarchive_thread(self, thread_id: ThreadId) -> bool:
         """As the inner store."""

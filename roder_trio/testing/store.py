@@ -13,7 +13,7 @@ import trio
 
 from roder_trio.errors import StoreUnsupported
 from roder_trio.ports import ThreadStore
-from roder_trio.testing import _appends, _folds, _model, _threads
+from roder_trio.testing import _appends, _folds, _model, _owners, _threads
 from roder_trio.testing._appends import Fault
 from roder_trio.testing._check import Check
 
@@ -29,13 +29,14 @@ async def check_thread_store(
     """Check a store. Raises one AssertionError that lists every failed check by name.
 
     `factory` makes a store that isn't open, on the same storage each time. `reopen` says that what is stored is still
-    there when another one is opened on it; a store that only memory holds hands in itself each time. `fault`, called
-    with an open store and "before", "in" or "after", makes its next append fail there: before the write, in the
-    middle, or when all is written. Cancelled, it leaves the threads that it made.
+    there when another one is opened on it; a store that only memory holds hands in itself each time. `shared` says that
+    several stores, open at once on that storage, are owners of their own; one of its checks waits until a lease would
+    have ended. `fault`, called with an open store and "before", "in" or "after", makes its next append fail there:
+    before the write, in the middle, or when all is written. Cancelled, it leaves the threads that it made.
     """
-    if shared:
-        raise ValueError("checks of a store with several owners are not supported")
     checks: dict[str, Check] = {**_threads.CHECKS, **_appends.CHECKS, **_folds.CHECKS}
+    if shared:
+        checks |= _owners.checks(factory)
     if fault is not None:
         checks["C12 failed append"] = _appends.failed_append(fault)
     # a difference to the model doesn't tell which rule was broken, so it is looked for last

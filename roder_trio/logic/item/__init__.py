@@ -1,6 +1,6 @@
 """From the transcript to the items of a user interface: projection, fold, ids."""
 
-from roder_trio.logic.item.fold import ItemFold, fold_items
+from roder_trio.logic.item.fold import ItemFold, fold_items, fold_kind
 from roder_trio.logic.item.number import ItemNumbers
 from roder_trio.logic.item.projection import (
     derive,
@@ -18,6 +18,7 @@ __all__ = [
     "derive",
     "event_count",
     "fold_items",
+    "fold_kind",
     "id_base",
     "merge",
     "message_base",

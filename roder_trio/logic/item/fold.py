@@ -51,26 +51,27 @@ class ItemFold:
             if event.seq != 0 and not self._seen.add(event.seq):
                 return
             event = event.event
-        match event:
-            case ItemStarted(item):
-                self._put(item)
-            case ItemCompleted(item):
-                self._put(attrs.evolve(item, status=ItemStatus.COMPLETED) if item.status in _OPEN else item)
-            case ItemDelta(item_id, delta):
-                self._grow(item_id, delta)
-            case ItemDiscarded(item_id):
-                self._items.pop(item_id, None)
-            case _:
-                assert_never(event)
+        changed = fold_kind(self._items.get(event.item_id), event)
+        if changed is None:
+            self._items.pop(event.item_id, None)
+        else:
+            self._items[event.item_id] = changed
 
-    def _put(self, item: ThreadItem) -> None:
-        old = self._items.get(item.id)
-        self._items[item.id] = item if old is None else _kept(old, item)
 
-    def _grow(self, item_id: str, delta: ItemDeltaValue) -> None:
-        old = self._items.get(item_id)
-        if old is None or old.status in _OPEN:
-            self._items[item_id] = _grown(old, item_id, delta)
+def fold_kind(old: ThreadItem | None, event: ItemEventKind) -> ThreadItem | None:
+    """Return what an event makes of the item that it names; None stands for an item that isn't there."""
+    match event:
+        case ItemStarted(item):
+            return item if old is None else _kept(old, item)
+        case ItemCompleted(item):
+            ended = attrs.evolve(item, status=ItemStatus.COMPLETED) if item.status in _OPEN else item
+            return ended if old is None else _kept(old, ended)
+        case ItemDelta(item_id, delta):
+            return _grown(old, item_id, delta) if old is None or old.status in _OPEN else old
+        case ItemDiscarded():
+            return None
+        case _:
+            assert_never(event)
 
 
 def fold_items(items: Iterable[ThreadItem], events: Iterable[ThreadItemEvent]) -> tuple[ThreadItem, ...]:

@@ -4,6 +4,8 @@ An id is `{turn_id}-{base}`, later ones of that base in the turn `-2`, `-3`. A n
 also if its item was dropped. The ids of calls have no number: a result has the id of its call.
 """
 
+from collections.abc import Iterator
+
 _UNNUMBERED = ("tool-", "hosted-")
 _MAX_DIGITS = 9
 
@@ -29,6 +31,11 @@ class ItemNumbers:
         first, _, number = item_id.rpartition("-")
         if number.isascii() and number.isdecimal() and len(number) <= _MAX_DIGITS and first.startswith(f"{turn_id}-"):
             self._highest[first] = max(self._highest.get(first, 0), int(number))
+
+    def known(self) -> Iterator[tuple[str, str]]:
+        """The (turn id, item id) of all that were seen in the log."""
+        yield from ((turn_id, item_id) for item_id, turn_id in self._turn_of.items())
+        yield from self._elsewhere or ()
 
     def knows(self, turn_id: str, item_id: str) -> bool:
         """Whether an item of that turn with that id was seen in the log."""

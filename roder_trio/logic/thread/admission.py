@@ -16,6 +16,7 @@ from roder_trio.logic.thread.draft import AppendItem, Draft, Emit
 from roder_trio.logic.thread.facts import DEFERRED, Decision, Deferred, EngineFacts, Facts, Phase
 from roder_trio.logic.thread.goals import read_goal
 from roder_trio.logic.thread.state import ThreadState
+from roder_trio.logic.tool.offer import takes_tools
 from roder_trio.schema.command import (
     Compact,
     ContinueGoal,
@@ -146,8 +147,9 @@ def choose(state: ThreadState, turn_id: str, options: TurnOptions, facts: Facts)
 
 def _can_answer(plan: TurnPlan, engine: EngineFacts, facts: Facts) -> bool:
     """Whether a structured answer can be had: by a response format, or by a tool whose name is free."""
-    by_tool = engine.capabilities.tool_calls and FINAL_ANSWER not in facts.tool_names
-    return by_tool or takes_format(engine.capabilities, engine.models.get(plan.model))
+    row = engine.models.get(plan.model)
+    by_tool = takes_tools(engine.capabilities, row) and FINAL_ANSWER not in facts.tool_names
+    return by_tool or takes_format(engine.capabilities, row)
 
 
 def _model_switch(before: tuple[str, str], plan: TurnPlan) -> ProviderMetadata:

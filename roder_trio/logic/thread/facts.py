@@ -117,6 +117,15 @@ class ReplyView(enum.Enum):
 VIEW: Final = ReplyView.VIEW
 
 
+class ReplyFromLog(enum.Enum):
+    """The reply that the state doesn't hold any more; the whole log tells."""
+
+    FROM_LOG = "from_log"
+
+
+FROM_LOG: Final = ReplyFromLog.FROM_LOG
+
+
 @attrs.frozen
 class View:
     """A thread's window after a commit, shared and not copied."""

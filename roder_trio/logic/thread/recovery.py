@@ -40,12 +40,11 @@ def close_open_work(state: ThreadState, ledger: Ledger, facts: Facts) -> tuple[D
 
 def _unfinished_text(state: ThreadState, turn_id: str, now: datetime) -> tuple[Draft, ...]:
     """What checkpoints hold of open messages, under their own ids; one of white space only is dropped."""
+    held = [text.item for text in state.checkpoints.values() if text.turn_id == turn_id]
     return tuple(
         AppendItem(turn_id, AssistantMessage(item.text, item.phase, interrupted=True), item_id=item.id)
         if item.text.strip()
         else RecordItem(turn_id, ItemDiscarded(item.id), now)
-        for item in state.items.items()
-        if isinstance(item, AgentMessage)
-        and item.status is ItemStatus.IN_PROGRESS
-        and state.checkpoints.get(item.id) == turn_id
+        for item in held
+        if isinstance(item, AgentMessage) and item.status is ItemStatus.IN_PROGRESS
     )

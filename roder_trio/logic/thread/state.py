@@ -1,18 +1,17 @@
 """A thread's state, and the fold that makes it from stored events.
 
-`fold_event` and `fold_item` are the only functions that change a `ThreadState`, live and when a log is read alike, so
-folding all events gives the live state. What the log doesn't tell (the phase of a job, waiters, open text) is not in
-here.
+`fold_event`, `fold_item` and `fold_extension` are the only functions that change a `ThreadState`, live and when a log
+is read alike, so folding all events gives the live state. What the log doesn't tell (the phase of a job, waiters, open
+text) is not in here. What only seldom anyone asks for goes with each summary, and is read from the log again if someone
+does, so a thread with summaries grows by ids and counts alone.
 """
 
-from collections.abc import Iterable
 from typing import assert_never
 
 import attrs
 
 from roder_trio.logic.goal.rules import attach_after
-from roder_trio.logic.item import ItemFold, ItemNumbers, merge, project_turn
-from roder_trio.logic.usage import Ledger
+from roder_trio.logic.item import ItemFold, ItemNumbers, fold_kind
 from roder_trio.logic.window import History
 from roder_trio.schema.event import (
     ApprovalRequested,
@@ -35,13 +34,12 @@ from roder_trio.schema.event import (
     TurnFailed,
     TurnInterrupted,
     TurnStarted,
-    UsageRecorded,
 )
 from roder_trio.schema.goal import Goal, GoalCause, GoalStatus
 from roder_trio.schema.ids import UNSET
-from roder_trio.schema.item import ItemCompleted, ItemDiscarded, ThreadItemEvent
-from roder_trio.schema.thread import ExtensionStateRecord, ThreadMetadata, ThreadScope, ThreadSnapshot
-from roder_trio.schema.transcript import AssistantMessage, ToolCall, ToolResult, TranscriptItem, is_final_phase
+from roder_trio.schema.item import ItemCompleted, ItemDelta, ItemDiscarded, ThreadItem, ThreadItemEvent
+from roder_trio.schema.thread import ExtensionStateRecord, ThreadMetadata, ThreadScope
+from roder_trio.schema.transcript import AssistantMessage, ContextCompaction, ToolCall, ToolResult, is_final_phase
 
 
 @attrs.define
@@ -49,9 +47,30 @@ class TurnEntry:
     """What is kept of every turn: how many items it has, its last answer, how it ended."""
 
     count: int = 0
-    answer: str = ""
+    answer: str | None = ""
+    """None: not held any more."""
     started: bool = False
     terminal: TerminalEvent | None = None
+    in_log: bool = False
+    """The turn has ended, and only the log holds how."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the turn has its terminal event."""
+        return self.in_log or self.terminal is not None
+
+    def shed(self) -> None:
+        """Hold only what can't be read again by turn id: the counts."""
+        self.answer, self.in_log, self.terminal = None, self.ended, None
+
+
+@attrs.define
+class HeldText:
+    """An item of which parts are stored while it is open."""
+
+    turn_id: str
+    item: ThreadItem | None
+    """As far as its stored parts tell; None if something else had ended it before."""
 
 
 @attrs.frozen
@@ -96,17 +115,20 @@ class ThreadState:
     next_seq: int = 1
     next_item_seq: int = 1
     turns: dict[str, TurnEntry] = attrs.field(factory=dict)
+    whole_turns: list[str] = attrs.field(factory=list)
+    """Those that hold more than their counts."""
     history: History = attrs.field(factory=History)
     numbers: ItemNumbers = attrs.field(factory=ItemNumbers)
-    items: ItemFold = attrs.field(factory=ItemFold)
+    items: ItemFold | None = attrs.field(factory=ItemFold)
+    """What is shown of the thread; None: only the log tells."""
     open_turn: OpenTurn | None = None
     last_turn_id: str | None = None
     last_model: tuple[str, str] | None = None
     """Provider and model of the last turn that was started."""
     compactions: dict[str, str | None] = attrs.field(factory=dict)
     """Turn ids of compactions that were started and have no end yet, by compaction id."""
-    checkpoints: dict[str, str] = attrs.field(factory=dict)
-    """Turn ids of items of which parts are stored while they are open, by item id."""
+    checkpoints: dict[str, HeldText] = attrs.field(factory=dict)
+    """Items of which parts are stored while they are open, by item id."""
     goal: Goal | None = None
     """The goal as it was last stored; its counters say nothing."""
     opening_tokens: int = 0
@@ -123,11 +145,20 @@ class ThreadState:
         entry = self.turns.get(turn_id)
         if entry is None:
             entry = self.turns[turn_id] = TurnEntry()
+            self.whole_turns.append(turn_id)
         return entry
 
     def is_open(self, turn_id: str | None) -> bool:
         """Return whether that turn was started and has no terminal event yet."""
         return self.open_turn is not None and self.open_turn.turn_id == turn_id
+
+    def shed(self) -> None:
+        """Hold no more than decisions need: neither what is shown, nor how turns ended but the open one's answer."""
+        self.items = None
+        for turn_id in self.whole_turns:
+            if not self.is_open(turn_id):
+                self.turns[turn_id].shed()
+        self.whole_turns = [turn_id for turn_id in self.whole_turns if self.is_open(turn_id)]
 
 
 def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
@@ -137,7 +168,7 @@ def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
     match envelope.event:
         case TranscriptItemAppended() as event if turn_id is not None:
             state.next_item_seq = max(state.next_item_seq, event.item_seq + 1)
-            _append(state, turn_id, event)
+            fold_appended(state, turn_id, event)
         case TurnStarted() as event if turn_id is not None:
             state.turn(turn_id).started = True
             state.last_turn_id, state.last_model = turn_id, (event.provider, event.model)
@@ -186,13 +217,23 @@ def _fold_request(
 def fold_item(state: ThreadState, event: ThreadItemEvent) -> None:
     """Take one item event, stored or derived, into the state."""
     state.next_item_seq = max(state.next_item_seq, event.seq + 1)
-    item_id = event.event.item_id
-    state.numbers.see(event.turn_id, item_id)
-    state.items.apply(event)
-    if event.checkpoint:
-        state.checkpoints[item_id] = event.turn_id
-    elif isinstance(event.event, ItemCompleted | ItemDiscarded):
+    _fold_held(state, event)
+    state.numbers.see(event.turn_id, event.event.item_id)
+    if state.items is not None:
+        state.items.apply(event)
+
+
+def _fold_held(state: ThreadState, event: ThreadItemEvent) -> None:
+    """Keep what checkpoints hold; the first one makes the item, or finds it ended by a host."""
+    item_id, kind = event.event.item_id, event.event
+    held = state.checkpoints.get(item_id)
+    if isinstance(kind, ItemCompleted | ItemDiscarded):
         state.checkpoints.pop(item_id, None)
+    elif held is not None:
+        held.item = None if held.item is None and isinstance(kind, ItemDelta) else fold_kind(held.item, kind)
+    elif event.checkpoint:
+        ended = isinstance(kind, ItemDelta) and state.numbers.knows(event.turn_id, item_id)
+        state.checkpoints[item_id] = HeldText(event.turn_id, None if ended else fold_kind(None, kind))
 
 
 def fold_extension(state: ThreadState, record: ExtensionStateRecord) -> None:
@@ -201,49 +242,16 @@ def fold_extension(state: ThreadState, record: ExtensionStateRecord) -> None:
         state.extensions[record.extension_id, record.key] = record
 
 
-def fold_snapshot(snapshot: ThreadSnapshot, metadata: ThreadMetadata) -> tuple[ThreadState, Ledger]:
-    """Make the state and the usage ledger of a thread from all that a store holds of it."""
-    state = ThreadState(metadata)
-    ledger = Ledger()
-    told = {e.turn_id for e in snapshot.events if isinstance(e.event, TranscriptItemAppended)}
-    started = {e.turn_id for e in snapshot.events if isinstance(e.event, TurnStarted)}
-    untold = {record.turn_id: record.items for record in snapshot.turns if record.turn_id not in told}
-    for turn_id in [turn_id for turn_id in untold if turn_id not in started]:
-        _append_untold(state, turn_id, untold)
-    for envelope in snapshot.events:
-        fold_event(state, envelope)
-        if isinstance(envelope.event, TurnStarted) and envelope.turn_id is not None:
-            _append_untold(state, envelope.turn_id, untold)
-        elif isinstance(envelope.event, UsageRecorded):
-            ledger.apply(envelope.event)
-    item_events = merge(snapshot.item_events, snapshot.events)
-    for event in item_events:
-        fold_item(state, event)
-    _show_bare_turns(state, snapshot, {event.turn_id for event in item_events})
-    for extension in snapshot.extension_states:
-        fold_extension(state, extension)
-    return state, ledger
-
-
-def _append_untold(state: ThreadState, turn_id: str, untold: dict[str, tuple[TranscriptItem, ...]]) -> None:
-    """Take the items of a turn whose events a store doesn't have, where the turn began."""
-    for index, item in enumerate(untold.pop(turn_id, ())):
-        _append(state, turn_id, TranscriptItemAppended(index, item))
-
-
-def _show_bare_turns(state: ThreadState, snapshot: ThreadSnapshot, shown: Iterable[str]) -> None:
-    for record in snapshot.turns:
-        if record.turn_id not in shown:
-            for event in project_turn(record.turn_id, record.items):
-                state.items.apply(event)
-
-
-def _append(state: ThreadState, turn_id: str, event: TranscriptItemAppended) -> None:
+def fold_appended(state: ThreadState, turn_id: str, event: TranscriptItemAppended) -> None:
+    """Take one transcript item into the state."""
     entry = state.turn(turn_id)
     entry.count = max(entry.count, event.index + 1)
     state.history.append(event.item)
     item = event.item
-    if isinstance(item, AssistantMessage) and is_final_phase(item.phase):
+    if isinstance(item, ContextCompaction):
+        state.history.drop_summarised()
+        state.shed()
+    if isinstance(item, AssistantMessage) and is_final_phase(item.phase) and entry.answer is not None:
         entry.answer = item.text
     turn = state.open_turn
     if turn is None or turn.turn_id != turn_id:
@@ -263,8 +271,10 @@ def _append(state: ThreadState, turn_id: str, event: TranscriptItemAppended) -> 
 
 def _end_turn(state: ThreadState, turn_id: str, event: TerminalEvent) -> None:
     entry = state.turn(turn_id)
-    if entry.terminal is None:
+    if not entry.ended:
         entry.terminal = event
+        if entry.answer is None:
+            entry.shed()
     if state.open_turn is not None and state.is_open(turn_id):
         empty = state.open_turn.automatic and not state.open_turn.worked and isinstance(event, TurnCompleted)
         state.empty_turns = state.empty_turns + 1 if empty else 0

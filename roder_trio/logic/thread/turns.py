@@ -15,7 +15,7 @@ from roder_trio.logic.compaction import compaction_items, has_open_call
 from roder_trio.logic.estimate import estimate
 from roder_trio.logic.thread import tools
 from roder_trio.logic.thread.draft import AppendItem, DiscardOpen, Draft, Emit
-from roder_trio.logic.thread.facts import DEFERRED, VIEW, Decision, Deferred, Facts, Phase
+from roder_trio.logic.thread.facts import DEFERRED, FROM_LOG, VIEW, Decision, Deferred, Facts, Phase
 from roder_trio.logic.thread.goals import at_turn_end, goes_on, pause_goal
 from roder_trio.logic.thread.state import ThreadState, TurnEntry
 from roder_trio.schema.command import (
@@ -100,8 +100,10 @@ def interrupt(state: ThreadState, command: Interrupt, facts: Facts) -> Decision:
 def wait_turn(state: ThreadState, command: WaitTurn, facts: Facts) -> Decision | Deferred:
     """Answer with the turn's outcome, once its terminal event is stored."""
     entry = state.turns.get(command.turn_id)
-    if entry is None or not (entry.started or entry.terminal):
+    if entry is None or not (entry.started or entry.ended):
         raise UnknownTurn(command.turn_id)
+    if entry.in_log:
+        return Decision(reply=FROM_LOG)
     if entry.terminal is None:
         return DEFERRED
     return Decision(reply=outcome_of(command.turn_id, entry, entry.terminal))
@@ -109,19 +111,19 @@ def wait_turn(state: ThreadState, command: WaitTurn, facts: Facts) -> Decision |
 
 def outcome_of(turn_id: str, entry: TurnEntry, event: TerminalEvent) -> TurnOutcome:
     """Return how a turn ended, from its terminal event and its last answer."""
-    usage = event.usage
+    usage, answer = event.usage, entry.answer or ""
     cost = Decimal(0) if usage is None else None
     match event:
         case TurnCompleted(finish_reason=reason):
-            return TurnOutcome(turn_id, "completed", entry.answer, usage, finish_reason=reason, cost=cost)
+            return TurnOutcome(turn_id, "completed", answer, usage, finish_reason=reason, cost=cost)
         case TurnFailed(error, kind, undelivered_steers=steers):
             return TurnOutcome(
-                turn_id, "failed", entry.answer, usage, error=error, error_kind=kind, undelivered_steers=steers,
+                turn_id, "failed", answer, usage, error=error, error_kind=kind, undelivered_steers=steers,
                 cost=cost,
             )  # fmt: skip
         case TurnInterrupted(reason, undelivered_steers=steers):
             return TurnOutcome(
-                turn_id, "interrupted", entry.answer, usage, reason=reason, undelivered_steers=steers, cost=cost
+                turn_id, "interrupted", answer, usage, reason=reason, undelivered_steers=steers, cost=cost
             )
     assert_never(event)
 

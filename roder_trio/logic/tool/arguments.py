@@ -1,10 +1,11 @@
 """From the string of arguments that a model wrote to the values that its tool is run with, or a refusal it can act on.
 
-The text is parsed once. An object inside a JSON string is unwrapped, once; nothing else is repaired. A refusal names
-its class first, then what was wanted and what came.
+The text is parsed once. An object inside a JSON string is unwrapped, once; nothing else is repaired. The text that a
+freeform tool was given raw stands under `input`, and becomes its one argument. A refusal names its class first, then
+what was wanted and what came.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 import attrs
@@ -40,7 +41,7 @@ class Refused:
 
 def check(spec: ToolSpec, text: str, finish_reason: str | None, validate: Validate) -> Checked | Refused:
     """Check the arguments of a call of `spec`; `finish_reason` is the normalised one of the step."""
-    checked = _check(spec.parameters, text, finish_reason, validate)
+    checked = _check(spec, text, finish_reason, validate)
     if isinstance(checked, Refused) and finish_reason == "length":
         return attrs.evolve(checked, text=f"{checked.text}; the output was cut")
     return checked
@@ -64,7 +65,7 @@ def _hint(name: str, offered: Iterable[str]) -> str:
     return f"; the tools are: {', '.join(names)}" if names else ""
 
 
-def _check(schema: Mapping[str, Any], text: str, finish_reason: str | None, validate: Validate) -> Checked | Refused:
+def _check(spec: ToolSpec, text: str, finish_reason: str | None, validate: Validate) -> Checked | Refused:
     if not text.strip():
         if finish_reason in _CUT:
             return _refused(INVALID_JSON, "the arguments are empty, and the output was not finished")
@@ -78,7 +79,9 @@ def _check(schema: Mapping[str, Any], text: str, finish_reason: str | None, vali
         value = _unwrapped(value)
         if value is None:
             return _refused(REPAIR_REJECTED, "an object is wanted; a JSON string came that does not hold one")
-    found = findings(schema, value)
+    if spec.freeform_field is not None and isinstance(value, dict) and value.keys() == {"input"}:
+        value = {spec.freeform_field: value["input"]}
+    found = findings(spec.parameters, value)
     if found:
         texts = [f"{finding.klass}: {finding.text}" for finding in found]
         return Refused(found[0].klass, f"invalid arguments: {'; '.join(texts)}")

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from roder_trio.logic.naming import ToolNames
-from roder_trio.providers._dialect import sorted_schema, unsupported
+from roder_trio.providers._dialect import is_strict, sorted_schema, unsupported
 from roder_trio.providers.chat_completions.messages import messages
 from roder_trio.providers.chat_completions.profile import Profile
 from roder_trio.schema.inference import EngineTarget, InferenceRequest, ToolDefinition
@@ -58,18 +58,6 @@ def encode(
     if profile.prompt_cache_key and request.runtime.prompt_cache_key:
         body["prompt_cache_key"] = request.runtime.prompt_cache_key
     return {name: value for name, value in body.items() if name not in without}
-
-
-def is_strict(schema: Any) -> bool:
-    """Whether every object in `schema` is closed and requires all its properties."""
-    if isinstance(schema, Mapping):
-        properties = schema.get("properties")
-        if schema.get("type") == "object" or isinstance(properties, Mapping):
-            names = set(properties) if isinstance(properties, Mapping) else set()
-            if schema.get("additionalProperties") is not False or set(schema.get("required", ())) != names:
-                return False
-        return all(is_strict(part) for part in schema.values())
-    return all(is_strict(part) for part in schema) if isinstance(schema, list | tuple) else True
 
 
 def _tools(request: InferenceRequest, profile: Profile, names: ToolNames) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from roder_trio.codec.text import dump
 from roder_trio.errors import StorageError
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.thread import ThreadMetadata
+from roder_trio.stores._disk import Disk
 from roder_trio.stores._listing import Key
-from roder_trio.stores.jsonl.disk import Disk
 from roder_trio.stores.jsonl.layout import NEW, Layout
 from roder_trio.stores.jsonl.names import SUFFIX, file_name, thread_id_of
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import attrs
 
 from roder_trio import codec
-from roder_trio.codec.text import dump
 from roder_trio.errors import (
     AppendOutcomeUnknown,
     CorruptRecord,
@@ -27,18 +26,20 @@ from roder_trio.logic.thread.metadata import MetadataFold
 from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.thread import (
+    LogPage,
     StoredRecord,
     StoreRepair,
     ThreadMetadata,
     ThreadSnapshot,
 )
 from roder_trio.stores._batch import MAX_APPEND_BYTES, creation, fresh, record_id
+from roder_trio.stores._disk import Disk
+from roder_trio.stores._frame import Damage, encode_batch, encode_creation, encode_header, read_thread_id
 from roder_trio.stores._snapshot import snapshot_of
-from roder_trio.stores.jsonl.disk import Disk
-from roder_trio.stores.jsonl.frame import Damage, encode_batch, encode_header, read_thread_id
 from roder_trio.stores.jsonl.index import News, Row, Standing
 from roder_trio.stores.jsonl.layout import NEW, Layout
 from roder_trio.stores.jsonl.names import file_name, thread_id_of
+from roder_trio.stores.jsonl.pages import read_page
 from roder_trio.stores.jsonl.replay import Replay, events_after, replay
 
 
@@ -85,6 +86,15 @@ class ThreadJournal:
         with self._errors():
             data = self._disk.read(self._path)
             return [] if data is None else events_after(self._thread_id, data, self._path.name, after, limit)
+
+    def read_page(self, cursor: str | None) -> LogPage | None:
+        """A piece of the log as the file has it, active or archived; None if there is none. Raises StorageError."""
+        with self._errors():
+            for path in (self._path, self._archived_path):
+                page = read_page(self._disk, path, self._thread_id, cursor, archived=path is self._archived_path)
+                if page is not None:
+                    return page
+        return None
 
     def describe(self, *, archived: bool) -> Row | None:
         """The row of the file for the index, changing nothing. Raises StorageError."""
@@ -141,8 +151,7 @@ class ThreadJournal:
                 if creation(log.created) != creation(wanted):
                     raise ThreadExists(self._thread_id)
                 return log.fold.metadata
-            record = dump({"type": "thread"})[:-1] + b',"metadata":' + encoded + b"}"
-            data = encode_header(self._thread_id) + encode_batch(1, [record])
+            data = encode_header(self._thread_id) + encode_batch(1, [encode_creation(encoded)])
             self._place(data)
         self._state = _State(MetadataFold(wanted), set(), 1, len(data))
         self.news = self._row(self._state)

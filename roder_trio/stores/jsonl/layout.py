@@ -3,19 +3,17 @@
 Rules of the room: paths alone, but for `prepare`, which blocks and runs in a worker thread.
 """
 
-import os
 from pathlib import Path
 
 import attrs
 
-from roder_trio.errors import NotAStore, StorageError
-from roder_trio.stores.jsonl.disk import Disk
+from roder_trio.errors import StorageError
+from roder_trio.stores._disk import Disk
+from roder_trio.stores._foreign import refuse_roder_threads
 from roder_trio.stores.jsonl.names import SUFFIX
 
 NEW = ".new"
 """The suffix of a file that isn't whole yet; leftovers of a crash are removed when the store is opened."""
-
-_RODER_FILES = ("events.jsonl", "metadata.json", "item_events.jsonl")
 
 
 @attrs.frozen
@@ -57,14 +55,7 @@ class Layout:
         """Check that the folder, if it exists, holds nothing else. Raises StorageError, NotAStore."""
         if self.base.exists() and not self.base.is_dir():
             raise StorageError(f"The store's folder {str(self.base)!r} is a file; give the path of a folder.")
-        for folder in (self.base, self.threads):
-            if not folder.is_dir():
-                continue
-            if any(_is_roder_thread(child) for child in _folders_in(folder)):
-                raise NotAStore(
-                    f"The folder {str(self.base)!r} holds thread directories of Roder; "
-                    "bring them into a store with stores.import_roder()."
-                )
+        refuse_roder_threads(self.base, self.threads)
 
     def prepare(self, disk: Disk) -> None:
         """Make the folders."""
@@ -77,12 +68,3 @@ class Layout:
         for folder in (self.base, self.threads):
             for leftover in folder.glob("*" + NEW):
                 disk.remove(leftover)
-
-
-def _folders_in(folder: Path) -> list[Path]:
-    with os.scandir(folder) as entries:
-        return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-
-
-def _is_roder_thread(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in _RODER_FILES)

@@ -15,7 +15,7 @@ from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.thread import StoredRecord, ThreadMetadata
 from roder_trio.stores._batch import record_id, stored_record
-from roder_trio.stores.jsonl.frame import Damage, Journal, read_journal
+from roder_trio.stores._frame import Damage, Journal, read_journal
 
 
 @attrs.frozen(eq=False)

@@ -18,13 +18,13 @@ from roder_trio.errors import AppendOutcomeUnknown, StorageError, StoreClosed, S
 from roder_trio.ports import ThreadStore
 from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.ids import ThreadId, is_valid_id
-from roder_trio.schema.thread import Record, StoredRecord, ThreadMetadata, ThreadPage, ThreadSnapshot
+from roder_trio.schema.thread import LogPage, Record, StoredRecord, ThreadMetadata, ThreadPage, ThreadSnapshot
 from roder_trio.stores._batch import check_new_thread, checked_batch
+from roder_trio.stores._disk import Disk
 from roder_trio.stores._lane import Job, Lane, run_call
 from roder_trio.stores._listing import Label, page
 from roder_trio.stores._lock import take_lock
 from roder_trio.stores._nursery import open_service_nursery
-from roder_trio.stores.jsonl.disk import Disk
 from roder_trio.stores.jsonl.index import Index, Row, Standing, decode_index, scan, write_index
 from roder_trio.stores.jsonl.journal import ThreadJournal, read_row
 from roder_trio.stores.jsonl.layout import Layout
@@ -247,6 +247,16 @@ class JsonlThreadStore(ThreadStore):
         if not await _is_id(thread_id):
             return []
         return await self._ask(thread_id, lambda journal: journal.load_events(after, limit))
+
+    async def read_log(self, thread_id: ThreadId, cursor: str | None = None) -> LogPage | None:
+        """Return a piece of a thread's journal, active or archived, from where the one before ended.
+
+        None for unknown. Raises StorageError, InvalidCursor.
+        """
+        self._check_open()
+        if not await _is_id(thread_id):
+            return None
+        return await self._ask(thread_id, lambda journal: journal.read_page(cursor))
 
     async def list_threads(
         self, *, limit: int = 50, cursor: str | None = None, label: Label | None = None

@@ -1,4 +1,4 @@
-"""What the journals ask of the operating system, each call one step that a crash may come before or after.
+"""What journals and exports ask of the operating system, each call one step that a crash may come before or after.
 
 Rules of the room: every method blocks and runs in a worker thread; nothing is buffered in the process; symbolic links
 are not followed. Tests put a faulty disk in its place.
@@ -26,6 +26,16 @@ class Disk:
             return None
         with os.fdopen(descriptor, "rb") as file:
             return file.read()
+
+    def read_from(self, path: Path, offset: int, size: int) -> bytes | None:
+        """At most `size` bytes of a file from `offset` on; None if there is no file."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | _NO_FOLLOW)
+        except FileNotFoundError:
+            return None
+        with os.fdopen(descriptor, "rb") as file:
+            file.seek(offset)
+            return file.read(size)
 
     def stat(self, path: Path) -> os.stat_result | None:
         """What is known of a regular file; None if there is none."""
@@ -73,9 +83,13 @@ class Disk:
         finally:
             os.close(descriptor)
 
+    def create(self, path: Path) -> int:
+        """Open a file that only its owner reads, empty."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_FOLLOW, 0o600)
+
     def write_new(self, path: Path, data: bytes, *, sync: bool = True) -> None:
         """Make the file `path` hold `data` and nothing else."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_FOLLOW, 0o600)
+        descriptor = self.create(path)
         try:
             self.write(descriptor, data, 0)
             if sync:

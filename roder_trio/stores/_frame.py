@@ -1,4 +1,4 @@
-"""The form of a journal: a header line, then one line for each batch, with its number and checksum.
+"""The form of a journal and of an export: a header line, then one line for each batch, with number and checksum.
 
 Rules of the room: pure, bytes in and values out. A batch counts only if its line ends, parses, and its checksum and
 number fit. Bytes after the last good batch are a torn tail if no whole batch stands among them: a crash can leave
@@ -7,7 +7,7 @@ those. Anything else is damage, which no crash explains.
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -45,6 +45,11 @@ class Journal:
     tail: int
 
 
+def encode_creation(metadata: bytes) -> bytes:
+    """The record of the first batch, for a thread that is created with this encoded metadata."""
+    return dump({"type": "thread"})[:-1] + b',"metadata":' + metadata + b"}"
+
+
 def encode_header(thread_id: ThreadId) -> bytes:
     """The first line of a journal."""
     return dump({"format": FORMAT, "version": VERSION, "thread_id": thread_id}) + b"\n"
@@ -52,7 +57,11 @@ def encode_header(thread_id: ThreadId) -> bytes:
 
 def encode_batch(number: int, records: Sequence[bytes]) -> bytes:
     """One line for a batch of encoded records."""
-    array = b"[" + b",".join(records) + b"]"
+    return encode_array(number, b"[" + b",".join(records) + b"]")
+
+
+def encode_array(number: int, array: bytes) -> bytes:
+    """One line for a batch whose records are the elements of a JSON array."""
     return b'{"batch":%d,"crc":"%08x","records":%b}\n' % (number, zlib.crc32(array), array)
 
 
@@ -63,10 +72,10 @@ def read_journal(data: bytes) -> Journal:
     batches: list[list[dict[str, Any]]] = []
     while position < len(data):
         following = data.find(b"\n", position) + 1
-        found = _read_batch(data, position, following) if following else None
+        found = read_batch(data, position, following) if following else None
         line = len(batches) + 2
         if found is None:
-            _refuse_whole_batch(data, position, line)
+            refuse_whole_batch(data, position, line)
             break
         number, records = found
         if number != len(batches) + 1:
@@ -96,25 +105,37 @@ def read_thread_id(data: bytes) -> ThreadId:
     return thread_id
 
 
-def _read_batch(data: bytes, start: int, end: int) -> tuple[int, list[dict[str, Any]]] | None:
-    """The number and records of the batch whose line is `data[start:end]`; None if it isn't whole."""
+def batch_array(data: bytes, start: int, end: int) -> tuple[int, bytes] | None:
+    """The number of the batch whose line is `data[start:end]`, and the text of its records; None if it isn't whole."""
     head = _BATCH.match(data, start, end)
     if head is None or data[end - 2 : end] != b"}\n":
         return None
     array = data[head.end() : end - 2]
-    if zlib.crc32(array) != int(head[2], 16):
+    return (int(head[1]), array) if zlib.crc32(array) == int(head[2], 16) else None
+
+
+def read_batch(data: bytes, start: int, end: int) -> tuple[int, list[dict[str, Any]]] | None:
+    """The number and records of the batch whose line is `data[start:end]`; None if it isn't whole."""
+    found = batch_array(data, start, end)
+    if found is None:
         return None
     try:
-        records = codec.parse_json(array)
+        records = codec.parse_json(found[1])
     except codec.DecodeError:
         return None
     whole = isinstance(records, list) and all(isinstance(record, dict) for record in records)
-    return (int(head[1]), records) if whole else None
+    return (found[0], records) if whole else None
 
 
-def _refuse_whole_batch(data: bytes, start: int, line: int) -> None:
-    """Raise Damage if a whole batch stands anywhere in what should be a torn tail."""
+def whole_batches(data: bytes, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Where (start, end) whole batches stand from `start` on, whatever lies between them."""
     for head in _BATCH.finditer(data, start):
         end = data.find(b"\n", head.end()) + 1
-        if end and _read_batch(data, head.start(), end) is not None:
-            raise Damage(line, start, "bytes that are no batch stand before a whole one")
+        if end and read_batch(data, head.start(), end) is not None:
+            yield head.start(), end
+
+
+def refuse_whole_batch(data: bytes, start: int, line: int) -> None:
+    """Raise Damage if a whole batch stands anywhere in what should be a torn tail."""
+    if next(whole_batches(data, start), None) is not None:
+        raise Damage(line, start, "bytes that are no batch stand before a whole one")

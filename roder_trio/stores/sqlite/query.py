@@ -1,0 +1,135 @@
+"""What the tables say: each call sees one moment.
+
+Rules of the room: every function blocks and gets a connection of its own for the call; rows are read inside one
+transaction and decoded after it.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import attrs
+
+from roder_trio.codec.text import decode_datetime, dump, encode_datetime
+from roder_trio.errors import CorruptRecord
+from roder_trio.schema.ids import ThreadId
+from roder_trio.schema.thread import ThreadMetadata, ThreadPage, ThreadSnapshot
+from roder_trio.stores._snapshot import snapshot_of
+from roder_trio.stores._sql_record import CREATION, EventPage, events_after, read_log, unicode_text
+from roder_trio.stores._sql_thread import PageQuery, page_of, read_document
+
+_BODIES = "SELECT position, body FROM entry WHERE thread = ? AND position > ? ORDER BY position"
+
+
+def as_json(values: list[str]) -> str:
+    """Texts as the argument of `json_each`."""
+    return dump(values).decode()
+
+
+@contextmanager
+def one_moment(connection: sqlite3.Connection) -> Iterator[None]:
+    """A transaction for reading: all of its statements see the same commits."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def load_thread(connection: sqlite3.Connection, thread_id: ThreadId) -> ThreadSnapshot | None:
+    """All that is held of an active thread. Raises CorruptRecord, sqlite3.Error."""
+    with one_moment(connection):
+        row = _active(connection, thread_id)
+        if row is None:
+            return None
+        rows = connection.execute(_BODIES, (row.number, CREATION)).fetchall()
+    metadata = read_document(thread_id, row.metadata).metadata
+    return snapshot_of(metadata, read_log(thread_id, rows, row.last_position))
+
+
+def load_metadata(connection: sqlite3.Connection, thread_id: ThreadId) -> ThreadMetadata | None:
+    """The metadata of an active thread. Raises CorruptRecord, sqlite3.Error."""
+    row = _active(connection, thread_id)
+    return None if row is None else read_document(thread_id, row.metadata).metadata
+
+
+@attrs.frozen
+class _Active:
+    number: int
+    metadata: str
+    last_position: int
+    last_seq: int
+
+
+def _active(connection: sqlite3.Connection, thread_id: ThreadId) -> _Active | None:
+    row = connection.execute(
+        "SELECT number, metadata, last_position, last_seq FROM thread WHERE thread_id = ? AND archived_at IS NULL",
+        (thread_id,),
+    ).fetchone()
+    return None if row is None else _Active(*row)
+
+
+def read_creation(connection: sqlite3.Connection, thread_id: ThreadId, number: int) -> str:
+    """The body of the row that holds the creation of the thread of that number. Raises CorruptRecord, sqlite3.Error."""
+    row = connection.execute("SELECT body FROM entry WHERE thread = ? AND position = ?", (number, CREATION)).fetchone()
+    if row is None:
+        raise CorruptRecord(thread_id, "its creation", "it is missing")
+    body: str = row[0]
+    return body
+
+
+@attrs.frozen
+class Place:
+    """A record of a log before which no envelope has a seq above its own."""
+
+    seq: int
+    position: int
+    record_id: str
+
+
+def load_events(
+    connection: sqlite3.Connection, thread_id: ThreadId, after: int, limit: int, place: Place | None
+) -> EventPage:
+    """A page of envelopes, looked for from `place` on if that still stands. Raises CorruptRecord, sqlite3.Error."""
+    with one_moment(connection):
+        row = _active(connection, thread_id)
+        if row is None or after >= row.last_seq:
+            return EventPage((), CREATION, None)
+        start = CREATION if place is None else _standing(connection, row.number, place)
+        return events_after(thread_id, connection.execute(_BODIES, (row.number, start)), after, limit)
+
+
+def _standing(connection: sqlite3.Connection, number: int, place: Place) -> int:
+    row = connection.execute(
+        "SELECT record_id FROM entry WHERE thread = ? AND position = ?", (number, place.position)
+    ).fetchone()
+    return place.position if row is not None and row[0] == place.record_id else CREATION
+
+
+def list_threads(connection: sqlite3.Connection, query: PageQuery) -> ThreadPage:
+    """A page of a listing. Raises sqlite3.Error."""
+    where = ["thread.archived_at IS NOT NULL" if query.archived else "thread.archived_at IS NULL"]
+    source, values = "thread", []
+    if query.label is not None:
+        source = "label JOIN thread ON thread.thread_id = label.thread_id"
+        where.append("label.key = ? AND label.value = ?")
+        values += [unicode_text(part) for part in query.label]
+    if query.before is not None:
+        where.append("(thread.updated_at, thread.thread_id) < (?, ?)")
+        values += [encode_datetime(query.before[0]), query.before[1]]
+    rows = connection.execute(
+        f"SELECT thread.thread_id, thread.updated_at, thread.metadata FROM {source} WHERE {' AND '.join(where)} "  # noqa: S608
+        f"ORDER BY thread.updated_at DESC, thread.thread_id DESC LIMIT {query.rows}",
+        values,
+    ).fetchall()
+    return page_of(query, [_listed(*row) for row in rows])
+
+
+def _listed(thread_id: ThreadId, updated_at: str, document: str) -> tuple[ThreadId, datetime, str]:
+    try:
+        return thread_id, decode_datetime(updated_at), document
+    except ValueError:
+        # without a date it can't be described
+        return thread_id, datetime.min.replace(tzinfo=UTC), ""

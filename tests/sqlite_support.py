@@ -1,0 +1,119 @@
+"""What the tests of the SQLite store share: stores that open, connections that fail, block, count or kill."""
+
+import os
+import signal
+import sqlite3
+import threading
+from contextlib import asynccontextmanager
+
+import attrs
+
+from roder_trio.stores import SqliteThreadStore
+from roder_trio.testing._sample import Sample
+
+
+def made(path, *, connection=None, schema=None, **options):
+    """A store that isn't open; by default one that doesn't wait for the medium."""
+    store = SqliteThreadStore(path, **{"durability": "process", **options})
+    if connection is not None:
+        store._database = attrs.evolve(store._database, connection=connection)
+    if schema is not None:
+        store._database = attrs.evolve(store._database, schema=schema)
+    store._readers._database = store._database
+    return store
+
+
+@asynccontextmanager
+async def opened(path, **options):
+    store = made(path, **options)
+    async with store.open():
+        yield store
+
+
+async def fill(path, *batches, thread_id="t", **options):
+    """Make a thread that holds these texts, one batch for each argument; returns what makes its records."""
+    sample = Sample(thread_id)
+    async with opened(path, **options) as store:
+        await store.create_thread(sample.metadata())
+        for batch in batches:
+            await store.append(thread_id, sample.texts(*batch))
+    return sample
+
+
+def texts(snapshot):
+    return [envelope.event.item.text for envelope in snapshot.events]
+
+
+def raw(path, statement, *values):
+    """Run one statement on the file, as another program would."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        return connection.execute(statement, values).fetchall()
+    finally:
+        connection.close()
+
+
+def error_of(code, text="broken"):
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = code
+    return error
+
+
+class Flaw:
+    """What the connections of one test do: `fail` raises at statements that begin so, `block` waits for `release`."""
+
+    def __init__(self):
+        self.fail = {}
+        self.block = set()
+        self.blocked = threading.Event()
+        self.release = threading.Event()
+        self.seen = []
+        flaw = self
+
+        class Connection(sqlite3.Connection):
+            def execute(self, statement, *values):
+                flaw.meet(statement)
+                return super().execute(statement, *values)
+
+            def executemany(self, statement, *values):
+                flaw.meet(statement)
+                return super().executemany(statement, *values)
+
+        self.connection = Connection
+
+    def meet(self, statement):
+        self.seen.append(statement)
+        for start in list(self.block):
+            if statement.startswith(start):
+                self.blocked.set()
+                self.release.wait()
+        for start in list(self.fail):
+            if statement.startswith(start):
+                error = self.fail.pop(start)
+                raise error() if callable(error) else error
+
+
+def killing(at):
+    """Connections that kill their process before statement number `at` of those that change, counted over all."""
+    count = 0
+
+    def meet():
+        nonlocal count
+        count += 1
+        if count == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    class Connection(sqlite3.Connection):
+        armed = False
+
+        def execute(self, statement, *values):
+            if Connection.armed:
+                meet()
+            return super().execute(statement, *values)
+
+        def executemany(self, statement, *values):
+            if Connection.armed:
+                meet()
+            return super().executemany(statement, *values)
+
+    return Connection
