@@ -22,6 +22,7 @@ from roder_trio.cli.keyboard import Keyboard, is_attended
 from roder_trio.cli.options import Options, Store, store_folder
 from roder_trio.cli.report import THREAD_HEADINGS, USAGE_HEADINGS, thread_cells, turn_words, usage_cells
 from roder_trio.cli.signals import open_interrupts
+from roder_trio.cli.store import store as store_commands
 from roder_trio.cli.terminal import Terminal, one_line
 
 PAGE = 50
@@ -41,6 +42,7 @@ app = App(
 )
 threads = App(name="threads", help="Show the threads on disk.")
 app.command(threads)
+app.command(store_commands)
 
 
 @app.command

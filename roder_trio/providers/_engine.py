@@ -20,7 +20,7 @@ from roder_trio.errors import ProviderFailure, ProviderFailureKind
 from roder_trio.logic.naming import ToolNames
 from roder_trio.logic.redaction import Redactor, public_url, url_secrets
 from roder_trio.ports import InferenceEngine
-from roder_trio.providers._dialect import Decoder, HttpRequest, encode_json, header_value, join_url
+from roder_trio.providers._dialect import Decoder, HttpRequest, Timeouts, encode_json, header_value, join_url
 from roder_trio.providers._facts import Facts
 from roder_trio.providers._http import AsyncClient, Exchange, SharedClient, open_exchange
 from roder_trio.providers._key import ApiKey, KeySource, is_local
@@ -48,6 +48,8 @@ class Post:
     path: str
     body: dict[str, Any] = attrs.field(repr=False)
     headers: Mapping[str, str] = attrs.field(factory=dict)
+    timeouts: Timeouts | None = None
+    """How long the parts of this call may take, if not as the profile says."""
     repairs: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
     """What was changed after a refusal, by the name of the repair, with what is told of it."""
 
@@ -286,7 +288,7 @@ class HttpEngine(InferenceEngine, Generic[P]):
                 quiet=bool(parts.query),
             ),
             provider=self.id,
-            timeouts=self.profile.timeouts,
+            timeouts=(post.timeouts if post else None) or self.profile.timeouts,
             redactor=call.redactor,
         )
 
