@@ -205,11 +205,14 @@ async def test_a_renewal_that_fails_is_told_to_the_log_and_harms_nobody(path, ca
     assert raw(path, KEPT) == [(510, FOLD_VERSION)]
 
 
-async def test_leaving_the_store_ends_renewals(path):
+@pytest.mark.parametrize(("seconds", "there"), [(5.0, [(505, FOLD_VERSION)]), (0.0, [])])
+async def test_leaving_the_store_waits_a_little_for_renewals(path, seconds, there, monkeypatch):
+    monkeypatch.setattr("roder_trio.stores.sqlite.store.RENEWAL_SECONDS", seconds)
     sample = Sample("t")
     async with opened(path) as store:
         await store.create_thread(sample.metadata())
         await store.append("t", turn(sample, "one", 500))
+    assert raw(path, KEPT) == there
     async with opened(path) as store:
         await check_state(store)
 

@@ -59,6 +59,8 @@ class NativeCompaction:
     hint: str | None = None
     context: str | None = None
     """What hooks added to the turn's developer context."""
+    goal_note: Callable[[], str | None] = lambda: None
+    """What a request of this moment says of the thread's goal."""
     compaction_id: str = attrs.field(factory=new_id)
     usage: TokenUsage = ZERO_USAGE
     """What was billed so far."""
@@ -202,7 +204,7 @@ class NativeCompaction:
         services = self.services
         row = services.engine_facts[self.plan.provider].models.get(self.plan.model)
         tools = services.toolbox.offered(self.plan, services.config, self.engine, row)
-        extras = Extras(context=self.context, tools=tools)
+        extras = Extras(context=self.context, goal_note=self.goal_note(), tools=tools)
         return compaction_request(
             self.plan, self.view, services.config, extras, thread_id=self.thread_id, hint=self.hint
         )

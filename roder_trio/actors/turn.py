@@ -151,10 +151,10 @@ class TurnJob:
     def _request(self, sampled: SamplingStep) -> tuple[TurnContext, InferenceRequest]:
         scope, services, route = self.scope, self.scope.services, self.scope.routes.current
         tools = services.toolbox.offered(scope.plan, services.config, route.engine, route.row)
-        extras = Extras(context=scope.context, tools=tools)
+        extras = Extras(context=scope.context, goal_note=scope.port.goal_note(), tools=tools)
         if self._answer is not None:
-            extras = Extras(
-                context=scope.context,
+            extras = attrs.evolve(
+                extras,
                 tools=(*tools, *self._answer.tools),
                 tool_choice=self._answer.tool_choice,
                 response_format=self._answer.response_format,

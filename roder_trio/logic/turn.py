@@ -175,6 +175,8 @@ class Extras:
 
     context: str | None = None
     """What hooks add to the developer context."""
+    goal_note: str | None = None
+    """What is said of the thread's goal, behind the developer instructions."""
     tools: tuple[inference.ToolDefinition, ...] = ()
     tool_choice: inference.ToolChoice = attrs.field(factory=inference.ToolChoice)
     response_format: Mapping[str, Any] | None = None
@@ -199,8 +201,8 @@ def next_request(
         model=inference.ModelChoice(plan.provider, plan.model),
         instructions=inference.Instructions(
             options.instructions or config.instructions,
-            plan.developer_instructions,
-            "\n\n".join(filter(None, (options.developer_context, extras.context))) or None,
+            _joined(plan.developer_instructions, extras.goal_note),
+            _joined(options.developer_context, extras.context),
         ),
         transcript=transcript,
         tools=extras.tools,
@@ -234,6 +236,9 @@ def compaction_request(
     request = next_request(plan, view.window, config, extras, thread_id=thread_id)
     if hint is None or not hint.strip():
         return request
-    developer = request.instructions.developer
-    text = hint.strip() if not developer else f"{developer}\n\n{hint.strip()}"
+    text = _joined(request.instructions.developer, hint.strip())
     return attrs.evolve(request, instructions=attrs.evolve(request.instructions, developer=text))
+
+
+def _joined(*texts: str | None) -> str | None:
+    return "\n\n".join(filter(None, texts)) or None

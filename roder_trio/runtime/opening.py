@@ -17,6 +17,7 @@ from roder_trio.actors.broadcast import EventBroadcast
 from roder_trio.actors.checkpoint import CheckpointTimer
 from roder_trio.actors.direct import DirectCompactions
 from roder_trio.actors.directory import Directory
+from roder_trio.actors.goal import goal_tools
 from roder_trio.actors.hook import Hooks, Policies
 from roder_trio.actors.sink import Sinks
 from roder_trio.logic.retry import MAX_JITTER
@@ -55,7 +56,8 @@ async def open_runtime(
     StorageError if the store can't be opened.
     """
     config = config or RuntimeConfig()
-    extensions = _Extensions(Toolbox(tools), policies, hooks, sinks)
+    own_tools = goal_tools() if config.goals.model_tools else ()
+    extensions = _Extensions(Toolbox([*tools, *own_tools]), policies, hooks, sinks)
     registry = EngineRegistry(engines or [providers.Offline()], Catalog.load(config.catalog))
     store = store or stores.MemoryThreadStore()
     async with AsyncExitStack() as opened:

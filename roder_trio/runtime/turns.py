@@ -162,6 +162,17 @@ class TurnMethods(CostMethods):
         self._check_open()
         self._core.services.lifecycle.resume()
 
+    async def continue_goal(self, thread_id: str) -> str | None:
+        """Begin a turn of the thread's goal without a message; returns its id.
+
+        None if there is no active goal, a turn runs, or the runtime takes no turns. Cancelling withdraws a request that
+        is still queued; a turn that began goes on. Raises ThreadNotFound, BadWorkspace, UnsupportedOption,
+        StorageError.
+        """
+        self._check_open()
+        started: str | None = await self._admit(thread_id, c.ContinueGoal(turn_id=new_id()))
+        return started
+
     # -- how ---------------------------------------------------------------------------------------------------------
 
     async def _start(
@@ -176,16 +187,19 @@ class TurnMethods(CostMethods):
         if self._core.services.lifecycle.draining:
             raise RuntimeDraining
         command = c.StartTurn(turn_id=turn_id, message=message, options=options, output_form=form)
+        started: str = await self._admit(thread_id, command)
+        return started
+
+    async def _admit(self, thread_id: str, command: c.StartTurn | c.ContinueGoal) -> Any:
+        """Ask for a turn; a workspace that the answer hangs on is looked at first."""
         while True:
             try:
-                answer: str = await self._ask_for_job(thread_id, command)
+                return await self._ask_for_job(thread_id, command)
             except WorkspaceUnchecked as unchecked:
                 absolute = PurePath(unchecked.workspace).is_absolute()
                 if not absolute or not await trio.to_thread.run_sync(os.path.isdir, unchecked.workspace):
                     raise BadWorkspace(unchecked.workspace) from None
                 command = attrs.evolve(command, existing_directory=unchecked.workspace)
-            else:
-                return answer
 
     async def _interrupt(self, thread_id: str, turn_id: str, reason: str) -> None:
         thread = self._core.directory.get(thread_id)

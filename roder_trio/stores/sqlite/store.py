@@ -31,6 +31,9 @@ from roder_trio.stores.sqlite.readers import Readers
 from roder_trio.stores.sqlite.renewal import Renewals
 from roder_trio.stores.sqlite.writer import Writer
 
+RENEWAL_SECONDS = 5.0
+"""How long leaving a store waits for states that are being kept."""
+
 
 class SqliteThreadStore(ThreadStore):
     """Keeps all threads in the database file `path`.
@@ -92,7 +95,8 @@ class SqliteThreadStore(ThreadStore):
                     yield
                 finally:
                     self._nursery = None
-                    nursery.cancel_scope.cancel()
+                    # a program that runs one turn and ends would never keep a state otherwise
+                    nursery.cancel_scope.deadline = trio.current_time() + RENEWAL_SECONDS
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._readers.close, limiter=self._readers.limiter)
