@@ -66,6 +66,11 @@ def bills(records: Iterable[EventEnvelope], notes: Mapping[str, Note]) -> tuple[
     return tuple(_bill(record, at, notes.get(record.attempt_id, {})) for record, at in last.values())
 
 
+def bills_of_turn(events: Sequence[EventEnvelope], turn_id: str) -> tuple[Bill, ...]:
+    """Return the bills of a turn's attempts, as its log tells them."""
+    return bills(records_of_turns(events).get(turn_id, ()), notes_in(events))
+
+
 def notes_in(events: Iterable[EventEnvelope]) -> dict[str, Note]:
     """Return what a log says of the costs of attempts, by attempt."""
     return notes_of(e.event.item for e in events if isinstance(e.event, TranscriptItemAppended))

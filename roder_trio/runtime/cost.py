@@ -74,11 +74,10 @@ class CostMethods(Base):
         if ended.outcome.usage is None:
             await trio.lowlevel.checkpoint()
             return ended.priced(NO_COST)
-        if ended.bills is not None:
-            return ended.priced(await self._core.services.cost_of(ended.bills))
-        events = await self._events(thread_id) or ()
-        records = rules.records_of_turns(events).get(ended.outcome.turn_id)
-        return ended.priced(await self._cost(records, events) if records else Cost(None, Decimal(0)))
+        bills = ended.bills
+        if bills is None:
+            bills = rules.bills_of_turn(await self._events(thread_id) or (), ended.outcome.turn_id)
+        return ended.priced(await self._core.services.cost_of(bills) if bills else Cost(None, Decimal(0)))
 
     async def _events(self, thread_id: str) -> Sequence[EventEnvelope] | None:
         snapshot = await self._core.services.store.load_thread(thread_id)
