@@ -47,8 +47,8 @@ class Dialect:
         return f"{self.name}-only"
 
     def engine(self, url: str, **options: Any) -> HttpEngine[Any]:
-        options.setdefault("default_model", "m")
-        return self.engine_class(f"my-{self.name}", base_url=f"{url}{self.base}", **options)
+        options = {"default_model": "m", "base_url": f"{url}{self.base}", **options}
+        return self.engine_class(f"my-{self.name}", **options)
 
     def sse(self, frames: Frames) -> bytes:
         return anthropic.sse(*frames) if self.name == "anthropic" else chat.sse(*frames)

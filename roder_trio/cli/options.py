@@ -17,7 +17,11 @@ STORE_VARIABLE = "RODER_TRIO_STORE"
 
 Mode = Literal["default", "accept_all", "plan", "bypass"]
 Store = Annotated[
-    str | None, Parameter(help=f"The folder of the threads; else ${STORE_VARIABLE}, else your data folder.")
+    str | None,
+    Parameter(
+        help=f"Where the threads are: a database file, a folder of journals, or a URL postgresql://...; "
+        f"else ${STORE_VARIABLE}, else a database in your data folder."
+    ),
 ]
 
 
@@ -56,7 +60,7 @@ class Options:
         return str(path)
 
 
-def store_folder(store: str | None) -> str:
-    """Return the folder of the threads: the flag's, else the environment's, else one in the user's data folder."""
+def store_place(store: str | None) -> str:
+    """Return where the threads are: as the flag or the environment says, else a database in the user's data folder."""
     named = store or os.environ.get(STORE_VARIABLE)
-    return named or str(platformdirs.user_data_path("roder-trio", appauthor=False) / "threads")
+    return named or str(platformdirs.user_data_path("roder-trio", appauthor=False) / "threads.db")
