@@ -42,7 +42,8 @@ from roder_trio.errors import (
 )
 from roder_trio.ports import EventSink, Hook, InferenceEngine, Policy, ThreadStore, Tool
 from roder_trio.runtime import Runtime, Turn, open_runtime
-from roder_trio.schema.config import Deadlines, ReliabilityConfig, RuntimeConfig
+from roder_trio.schema.config import Deadlines, GoalConfig, ReliabilityConfig, RuntimeConfig
+from roder_trio.schema.cost import Cost
 from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.inference import InferenceCapabilities
 from roder_trio.schema.policy import Deny, Rewrite, Verdict
@@ -68,6 +69,7 @@ __all__ = [
     "CommandRefused",
     "CompactionPreempted",
     "CorruptRecord",
+    "Cost",
     "Deadlines",
     "Deny",
     "DrainOutcome",
@@ -76,6 +78,7 @@ __all__ = [
     "EventEnvelope",
     "EventSink",
     "ExtensionStateRecord",
+    "GoalConfig",
     "Hook",
     "InferenceCapabilities",
     "InferenceEngine",

@@ -151,6 +151,8 @@ class InferenceEngine(abc.ABC):
     requires_native_compaction: bool = False
     target: EngineTarget | None = None
     """Where requests go, for opaque boundaries; None: every boundary counts."""
+    known_models: Sequence[ModelDescriptor] = ()
+    """Rows that this engine goes by; for its models they come before those of the catalog."""
 
     @abc.abstractmethod
     def stream_turn(
@@ -171,6 +173,9 @@ class InferenceEngine(abc.ABC):
 
     def use_client(self, client: Any) -> None:
         """Take the runtime's shared `httpx.AsyncClient`; an engine with one of its own keeps that."""
+
+    def use_models(self, rows: Sequence[ModelDescriptor]) -> None:
+        """Take the rows of the runtime's catalog for this engine's id; an engine that was given rows keeps those."""
 
 
 class Fallback:

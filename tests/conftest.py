@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
 
-pytest_plugins = ["tests.coverage_floors"]
+pytest_plugins = ["tests.coverage_floors", "tests.postgres_server"]
 
 set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "roder-trio-hypothesis")
 hypothesis.settings.register_profile("roder_trio", deadline=None, database=None, derandomize="CI" in os.environ)

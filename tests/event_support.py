@@ -8,6 +8,7 @@ from typing import Any
 import roder_trio as rt
 from roder_trio import events, inference, items, providers, stores, testing, transcript
 from roder_trio.logic.item import fold_items
+from tests.turn_support import settings
 
 NOW = datetime(2026, 10, 3, tzinfo=UTC)
 DONE = inference.Completed("stop")
@@ -41,7 +42,7 @@ def message(id, text, status=items.ItemStatus.COMPLETED, phase=None):
 async def opened(*steps, store=None, config=None, sinks=(), thread=True, **script):
     """A runtime with a scripted engine; gives (runtime, engine, thread id)."""
     engine = providers.ScriptedEngine(steps, **script)
-    async with rt.open_runtime(engines=[engine], store=store, config=config, sinks=sinks) as runtime:
+    async with rt.open_runtime(engines=[engine], store=store, config=config or settings(), sinks=sinks) as runtime:
         thread_id = (await runtime.create_thread()).thread_id if thread else None
         yield runtime, engine, thread_id
 

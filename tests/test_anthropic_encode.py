@@ -154,9 +154,9 @@ def test_no_call_is_forced_while_thinking_has_a_budget_unless_the_profile_says_s
         return body(ASK, **options, flags=flags)["tool_choice"]["type"]
 
     forced = {"any": "any", "specific": "tool"}[choice.mode]
-    assert mode() == "auto"
-    assert mode(forced_calls_while_thinking=True) == forced
-    assert mode(thinking="adaptive") == forced
+    assert mode(thinking="budget") == "auto"
+    assert mode(thinking="budget", forced_calls_while_thinking=True) == forced
+    assert mode() == forced
     assert mode(thinking="none") == forced
 
 
@@ -190,31 +190,43 @@ def test_what_the_wire_has_no_word_for_is_refused(options: Any, flags: Any) -> N
 @pytest.mark.parametrize(
     ("flags", "wanted", "sent"),
     [
-        ({}, ReasoningOptions(True, "high"), {"thinking": {"type": "enabled", "budget_tokens": 20480}}),
-        ({}, ReasoningOptions(True, "minimal"), {"thinking": {"type": "enabled", "budget_tokens": 1024}}),
-        ({}, ReasoningOptions(True), {"thinking": {"type": "enabled", "budget_tokens": 10240}}),
-        ({}, ReasoningOptions(True, "odd"), {"thinking": {"type": "enabled", "budget_tokens": 10240}}),
         (
-            {"max_tokens": 2000},
+            {"thinking": "budget"},
+            ReasoningOptions(True, "high"),
+            {"thinking": {"type": "enabled", "budget_tokens": 20480}},
+        ),
+        (
+            {"thinking": "budget"},
+            ReasoningOptions(True, "minimal"),
+            {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+        ),
+        ({"thinking": "budget"}, ReasoningOptions(True), {"thinking": {"type": "enabled", "budget_tokens": 10240}}),
+        (
+            {"thinking": "budget"},
+            ReasoningOptions(True, "odd"),
+            {"thinking": {"type": "enabled", "budget_tokens": 10240}},
+        ),
+        (
+            {"thinking": "budget", "max_tokens": 2000},
             ReasoningOptions(True, "high"),
             {"thinking": {"type": "enabled", "budget_tokens": 1999}},
         ),
-        ({"max_tokens": 1024}, ReasoningOptions(True, "high"), {}),
+        ({"thinking": "budget", "max_tokens": 1024}, ReasoningOptions(True, "high"), {}),
         ({}, ReasoningOptions(), {}),
         ({}, ReasoningOptions(False, "none"), {}),
-        ({}, ReasoningOptions(True, "none"), {}),
-        ({"thinking": "adaptive"}, ReasoningOptions(True, "high"), {"thinking": {"type": "adaptive"}}),
+        ({"thinking": "budget"}, ReasoningOptions(True, "none"), {}),
+        ({}, ReasoningOptions(True, "high"), {"thinking": {"type": "adaptive"}}),
         (
-            {"thinking": "adaptive", "send_effort": True, "thinking_display": "summarized"},
+            {"send_effort": True, "thinking_display": "summarized"},
             ReasoningOptions(True, "minimal"),
             {"thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "low"}},
         ),
         (
-            {"send_effort": True},
+            {"thinking": "budget", "send_effort": True},
             ReasoningOptions(True, "max"),
             {"thinking": {"type": "enabled", "budget_tokens": 10240}, "output_config": {"effort": "max"}},
         ),
-        ({"thinking": "adaptive", "send_effort": True}, ReasoningOptions(True), {"thinking": {"type": "adaptive"}}),
+        ({"send_effort": True}, ReasoningOptions(True), {"thinking": {"type": "adaptive"}}),
         ({"thinking": "none"}, ReasoningOptions(True, "high"), {}),
         ({"thinking": "none", "send_effort": True}, ReasoningOptions(True, "none"), {}),
         ({"send_effort": True}, ReasoningOptions(False, "high"), {}),
@@ -289,6 +301,7 @@ def test_a_models_row_says_what_it_takes() -> None:
     profile = Profile()
     assert profile.for_model(None) is profile
     assert profile.for_model(row()) == profile
+    assert profile.for_model(row(style="budget")) == Profile(thinking="budget")
     rich = profile.for_model(row("images", "sampling", "structured", "prompt_cache", "mid_system", style="effort"))
     assert (rich.vision, rich.sampling, rich.structured_output, rich.prompt_cache) == (True, True, True, True)
     assert (rich.mid_system, rich.thinking, rich.send_effort) == (True, "adaptive", True)

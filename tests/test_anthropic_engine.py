@@ -12,6 +12,7 @@ from roder_trio import providers
 from roder_trio.errors import ProviderFailure
 from roder_trio.providers import Anthropic
 from roder_trio.providers.anthropic import Profile
+from roder_trio.providers.anthropic.engine import GO_ON
 from roder_trio.schema.inference import (
     Completed,
     EngineTarget,
@@ -24,8 +25,8 @@ from roder_trio.schema.inference import (
     RequestRuntime,
     ToolCallCompleted,
 )
+from roder_trio.schema.transcript import AssistantMessage, ToolCall, ToolResult, UserMessage
 from roder_trio.schema.transcript import ProviderMetadata as StoredMetadata
-from roder_trio.schema.transcript import ToolCall, ToolResult, UserMessage
 from tests.anthropic_support import OVER, began, call, closed, engine, opened, piece, request, sse, stopped, text
 from tests.chat import CONTEXT, Chunks, told, tool
 from tests.test_chat_completions import STREAM, Recorder
@@ -256,48 +257,79 @@ async def test_what_was_received_is_settled_after_a_cancel(autojump_clock: trio.
         assert stream.settle() == told(4, 0, 4).usage
 
 
+REFUSED = "This model does not support assistant message prefill. The conversation must end with a user message."
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_model_that_continues_no_message_of_its_own_is_asked_to_once(times: int) -> None:
+    refusal = (400, {"error": {"type": "invalid_request_error", "message": REFUSED}})
+    recorder = server(*[refusal] * times, (200, ANSWER))
+    wanted = request(UserMessage("go"), AssistantMessage("so far"))
+    if times == 1:
+        events = await collect(engine(recorder), wanted)
+        assert events[0] == ProviderMetadata({"kind": "request_repair", "repair": "user_message_added"})
+    else:
+        _, failure = await failure_of(engine(recorder), wanted)
+        assert failure.kind.name == "INVALID_REQUEST"
+    first, second = (orjson.loads(sent.content)["messages"] for sent in recorder.requests)
+    assert second[:-1] == first
+    assert second[-1] == {"role": "user", "content": [{"type": "text", "text": GO_ON}]}
+
+
+async def test_other_refusals_are_not_repaired() -> None:
+    for message, last in ((REFUSED, UserMessage("go")), ("no", AssistantMessage("so far"))):
+        recorder = server((400, {"error": {"type": "invalid_request_error", "message": message}}))
+        await failure_of(engine(recorder), request(last))
+        assert len(recorder.requests) == 1
+
+
 # -- a step sent back
 
 
-async def test_a_step_goes_back_as_it_came_with_its_results_behind_it() -> None:
-    thinking = [
-        opened(0, "thinking", thinking="", signature=""),
-        piece(0, "thinking", thinking="hm"),
-        piece(0, "signature", signature="sig"),
-        closed(0),
-    ]
-    redacted = [opened(1, "redacted_thinking", data="xyz"), closed(1)]
-    frames = [*thinking, *redacted, *text(2, "let me"), *call(3, "c1", "my_tool", '{"a": 1}'), *call(4, "c1", "gone")]
-    recorder = server((200, sse(began(), *frames, stopped("tool_use"), OVER)))
-    anthropic = engine(recorder)
-    first = request(UserMessage("go"), tools=(tool("my.tool"),))
-    events = await collect(anthropic, first)
-    [metadata] = [event for event in events if isinstance(event, ProviderMetadata)]
+THINKING = [
+    opened(0, "thinking", thinking="", signature=""),
+    piece(0, "thinking", thinking="hm"),
+    piece(0, "signature", signature="sig"),
+    closed(0),
+    opened(1, "redacted_thinking", data="xyz"),
+    closed(1),
+]
+STEP = [*THINKING, *text(2, "let me"), *call(3, "c1", "my_tool", '{"a": 1}'), *call(4, "c1", "gone")]
+
+
+def after(events: list[Any]) -> list[Any]:
+    """The transcript behind a step whose calls were answered."""
     called = [event for event in events if isinstance(event, ToolCallCompleted)]
-    assert [event.name for event in called] == ["my.tool", "gone"]
-    items = [
-        *first.transcript,
-        StoredMetadata(metadata.payload),
+    return [
+        UserMessage("go"),
+        *(StoredMetadata(event.payload) for event in events if isinstance(event, ProviderMetadata)),
         *(ToolCall(event.id, event.name, event.arguments) for event in called),
         *(ToolResult(event.id, event.name, event.name) for event in called),
     ]
-    await collect(anthropic, request(*items, tools=(tool("my.tool"),)))
+
+
+async def test_a_step_goes_back_as_it_came_with_its_results_behind_it() -> None:
+    recorder = server((200, sse(began(), *STEP, stopped("tool_use"), OVER)))
+    anthropic, tools = engine(recorder), (tool("my.tool"),)
+    items = after(await collect(anthropic, request(UserMessage("go"), tools=tools)))
+    assert [item.name for item in items if isinstance(item, ToolCall)] == ["my.tool", "gone"]
+    await collect(anthropic, request(*items, tools=tools))
     one, two = (sent.content for sent in recorder.requests)
     assert two.startswith(one.removesuffix(b"]}"))
     _, assistant, results = orjson.loads(two)["messages"]
-    assert assistant["content"] == metadata.payload["output"]
-    assert [block["type"] for block in assistant["content"]] == [
-        "thinking",
-        "redacted_thinking",
-        "text",
-        "tool_use",
-        "tool_use",
-    ]
+    assert assistant["content"] == items[1].payload["output"]
+    kinds = ["thinking", "redacted_thinking", "text", "tool_use", "tool_use"]
+    assert [block["type"] for block in assistant["content"]] == kinds
     ids = [block["id"] for block in assistant["content"][3:]]
     assert len(set(ids)) == 2
     assert [block["tool_use_id"] for block in results["content"]] == ids
     assert [block["content"][0]["text"] for block in results["content"]] == ["my.tool", "gone"]
-    elsewhere = request(*items, tools=(tool("my.tool"),), model=ModelChoice("acme", "another"))
-    await collect(anthropic, elsewhere)
-    foreign = orjson.loads(recorder.requests[2].content)["messages"]
+
+
+async def test_to_another_model_a_step_goes_back_without_what_is_signed() -> None:
+    recorder = server((200, sse(began(), *STEP, stopped("tool_use"), OVER)))
+    anthropic = engine(recorder)
+    items = after(await collect(anthropic, request(UserMessage("go"), tools=(tool("my.tool"),))))
+    await collect(anthropic, request(*items, model=ModelChoice("acme", "another")))
+    foreign = orjson.loads(recorder.requests[1].content)["messages"]
     assert [block["type"] for block in foreign[1]["content"]] == ["tool_use", "tool_use"]

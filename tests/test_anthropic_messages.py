@@ -189,6 +189,12 @@ def test_a_hosted_call_whose_result_was_lost_stays_behind() -> None:
     assert messages(ASK, stored(SEARCH), UserMessage("steer")) == [user("ask", "steer")]
 
 
+def test_a_hosted_result_without_its_call_stays_behind() -> None:
+    boundary = ContextCompaction("sum", retained_count=1)
+    items = [ASK, stored(SEARCH, end_turn=False), stored(FOUND, said("so")), boundary, ASK]
+    assert messages(*items) == [user("Context summary:\nsum"), assistant("so"), user("ask")]
+
+
 BOUNDARY = {"type": "compaction", "content": "what was"}
 
 

@@ -280,6 +280,7 @@ def test_a_recorded_request_is_what_our_own_encodes_to(name: str) -> None:
     # of the tools that the provider runs, we have a word for its search only
     body["tools"] = [part for part in body.get("tools", ()) if is_ours(part) or part["name"] == "web_search"]
     profile = Profile(
+        thinking="budget",
         usual_budget=body.get("thinking", {}).get("budget_tokens", 0),
         prompt_cache="cache_control" in body,
         cache_ttl=body.get("cache_control", {}).get("ttl"),

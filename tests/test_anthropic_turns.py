@@ -223,7 +223,7 @@ async def test_a_round_of_tools_goes_back_as_it_came(split: int | None) -> None:
         assert (outcome.status, outcome.text) == ("completed", "done")
         assert outcome.usage == TOKEN(20, 9, 29) + TOKEN(10, 2, 12)
         assert look.arguments == [{"a": 1}, {}]
-        assert wire.server.requests[0].json["thinking"]["type"] == "enabled"
+        assert wire.server.requests[0].json["thinking"] == {"type": "adaptive"}
         assert wire.sent(1) == [
             ("user", ["go"]),
             ("assistant", [THOUGHT, "let me look", used("c1", a=1), used("c2")]),

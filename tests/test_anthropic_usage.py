@@ -170,7 +170,8 @@ def test_a_boundary_is_one_item_however_its_summary_begins() -> None:
 
 
 def test_sealed_content_makes_a_boundary_too() -> None:
-    sealed = [opened(0, "compaction", id="b1"), piece(0, "compaction", content=None, encrypted_content="e"), closed(0)]
+    pieces = [piece(0, "compaction", content=None, encrypted_content=sealed) for sealed in ("d", "e")]
+    sealed = [opened(0, "compaction", id="b1"), *pieces, closed(0)]
     item = {"type": "compaction", "id": "b1", "encrypted_content": "e"}
     assert events_of(began(), *sealed, DONE, OVER)[:2] == [
         Compaction(STARTED, "b1"),

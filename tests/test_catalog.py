@@ -2,11 +2,19 @@ from decimal import Decimal
 
 import pytest
 
+from roder_trio import providers
 from roder_trio.cli.discovery import LOCAL_SERVERS
 from roder_trio.logic.compaction import threshold
 from roder_trio.providers.catalog import Catalog
-from roder_trio.providers.chat_completions.profile import Profile
 from roder_trio.providers.offline import Offline
+from roder_trio.schema.cost import Price
+
+ENGINES = {
+    "openai_responses": providers.OpenAIResponses,
+    "chat_completions": providers.ChatCompletions,
+    "anthropic": providers.Anthropic,
+    "gemini": providers.Gemini,
+}
 
 
 @pytest.fixture
@@ -22,7 +30,7 @@ def user_file(tmp_path):
 def test_the_shipped_catalog_has_the_providers_in_order():
     catalog = Catalog.load()
     ids = [row.id for row in catalog.providers]
-    assert ids[:3] == ["openai", "openrouter", "groq"]
+    assert ids[:6] == ["openai", "anthropic", "gemini", "chat", "openrouter", "groq"]
     assert ids[-1] == "offline"
     assert {"ollama", "lmstudio", "llamacpp", "vllm", "deepseek", "mistral"} <= set(ids)
     openai = catalog.provider("openai")
@@ -32,13 +40,16 @@ def test_the_shipped_catalog_has_the_providers_in_order():
     assert catalog.provider("lm-studio") is catalog.provider("lmstudio")
     assert not catalog.provider("ollama").requires_auth
     assert catalog.provider("nobody") is None
+    assert {row.dialect for row in catalog.providers} == {*ENGINES, "offline"}
 
 
 def test_every_shipped_row_is_complete():
     catalog = Catalog.load()
     for row in catalog.providers:
-        if row.dialect == "chat_completions":
-            assert isinstance(Profile(**row.flags), Profile)
+        if row.dialect in ENGINES:
+            engine = ENGINES[row.dialect](row.id, base_url=row.base_url)
+            assert (engine.target.provider, engine.default_model) == (row.id, row.default_model)
+            assert {name: getattr(engine.profile, name) for name in row.flags} == row.flags
             assert not row.base_url.endswith("/")
             assert bool(row.env_keys) is row.requires_auth
         if row.default_model is not None:
@@ -84,7 +95,7 @@ def test_a_users_file_is_merged_field_by_field(user_file):
         sort_order = -1
         [models.openai.gpt-4o]
         auto_compact_token_limit = 50_000
-        price = { prompt = 2.5, cached = 0.20, completion = 10 }
+        price = { prompt = 2.5, cached = 0.20, completion = 10, tiers = { flex = { prompt = 1.25 } } }
         [models.mine."big/model"]
         context_window = 1_000
         supports = ["compaction", "tools"]
@@ -101,9 +112,11 @@ def test_a_users_file_is_merged_field_by_field(user_file):
     assert (changed.auto_compact_token_limit, changed.context_window) == (50_000, 128_000)
     big = catalog.model("mine", "big/model")
     assert (big.supports, big.supported_reasoning, big.hidden) == ({"compaction", "tools"}, ("low",), True)
-    price = {"prompt": Decimal("2.5"), "cached": Decimal("0.20"), "completion": Decimal(10)}
-    assert all(isinstance(amount, Decimal) for amount in catalog.price("openai", "gpt-4o").values())
-    assert catalog.price("openai", "gpt-4o") == price
+    amounts = {"prompt": Decimal("2.5"), "cached": Decimal("0.20"), "completion": Decimal(10)}
+    price = catalog.price("openai", "gpt-4o")
+    assert price == Price(amounts, {"flex": {"prompt": Decimal("1.25")}}) == changed.price
+    assert all(isinstance(amount, Decimal) for amount in price.plain.values())
+    assert catalog.price("openai", "gpt-4o-mini") is None
     assert catalog.price("other", "gpt-4o") is None
     assert Catalog.load() == Catalog.load() != catalog
 
@@ -131,6 +144,11 @@ def test_a_users_file_is_merged_field_by_field(user_file):
         ("[models.openai.m]\nreasoning_style = 'deep'", "models.openai.m.reasoning_style"),
         ("[models.openai.m]\nprice = { prompt = -1 }", "models.openai.m.price"),
         ("[models.openai.m]\nprice = { prompt = true }", "models.openai.m.price"),
+        ("[models.openai.m]\nprice = { input = 1 }", "models.openai.m.price"),
+        ("[models.openai.m]\nprice = { prompt = nan }", "models.openai.m.price"),
+        ("[models.openai.m]\nprice = { tiers = { flex = 1 } }", "models.openai.m.price"),
+        ("[models.openai.m]\nprice = { tiers = 1 }", "models.openai.m.price"),
+        ("[models.openai.m]\nprice = 1", "models.openai.m.price"),
         ("[models.openai.m]\nprovider = 'x'", "models.openai.m.provider"),
         ("not toml", "TOML"),
     ],

@@ -215,7 +215,9 @@ async def test_the_request_is_that_of_the_next_step_without_what_a_compaction_ca
         asked, sampled = scene.engine.compact_requests[0], scene.engine.requests[0]
         assert asked.model == sampled.model
         assert asked.instructions == sampled.instructions
-        assert asked.instructions == inference.Instructions("be brief", "stay polite", "the sky is blue")
+        system, developer, context = attrs.astuple(asked.instructions)
+        assert (system, context) == ("be brief", "the sky is blue")
+        assert developer.startswith("stay polite\n\n# Goal")
         assert (asked.reasoning, asked.tools, asked.tool_choice.mode) == (sampled.reasoning, sampled.tools, "auto")
         assert asked.output.response_format is None
         assert (asked.runtime.auto_compact_token_limit, asked.runtime.service_tier) == (None, "flex")

@@ -17,6 +17,7 @@ from roder_trio.testing import FaultyStore
 from tests.flow_engines import CountingEngine
 from tests.log_laws import check_log, total, transcript_of
 from tests.thread_reads import buffered
+from tests.turn_support import STILL
 
 Failing = Callable[[Sequence[Any]], bool]
 FIRST = rt.TokenUsage(20, 4, 24)
@@ -75,7 +76,9 @@ def first(times: int, wanted: Failing) -> Failing:
 
 
 def opened(engine: rt.InferenceEngine, store: rt.ThreadStore, **settings: Any) -> Any:
-    return rt.open_runtime(engines=[engine], store=store, config=rt.RuntimeConfig(default_model="any", **settings))
+    return rt.open_runtime(
+        engines=[engine], store=store, config=rt.RuntimeConfig(default_model="any", goals=STILL, **settings)
+    )
 
 
 async def with_goal(runtime: rt.Runtime) -> str:

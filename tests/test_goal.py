@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roder_trio.logic.goal import attach_after, goal_of_attempt, is_chargeable, is_exhausted, outcome, patch, read
+from roder_trio.logic.goal.rules import attach_after, goal_of_attempt, is_chargeable, is_exhausted, outcome, patch, read
 from roder_trio.schema.event import (
     GoalCleared,
     GoalTimeRecorded,

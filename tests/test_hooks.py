@@ -8,7 +8,9 @@ import trio.testing
 
 import roder_trio as rt
 from roder_trio import events, inference, providers, transcript
+from roder_trio.actors.cost import EndedTurn
 from roder_trio.actors.hook import TURN_ENDED_BACKLOG, Hooks
+from roder_trio.schema.cost import NO_COST, Cost
 from roder_trio.schema.turn import TurnOutcome
 from tests.tool_support import (
     BAD_HOOKS,
@@ -207,11 +209,15 @@ async def test_the_exit_gives_up_on_hooks_that_hang(autojump_clock: Clock) -> No
     assert scene.runtime.shutdown_report.overruns == ("sinks",)
 
 
+async def free(bills: object) -> Cost:
+    return NO_COST
+
+
 async def test_a_hook_that_missed_an_ended_turn_is_told_so() -> None:
     tell: list[Any] = []
-    hooks = Hooks([Teller()], rt.Deadlines())
+    hooks = Hooks([Teller()], rt.Deadlines(), free)
     for number in range(TURN_ENDED_BACKLOG + 1):
-        hooks.turn_ended(TurnOutcome(f"t{number}", "completed", "", None), tell.append)
+        hooks.turn_ended(EndedTurn(TurnOutcome(f"t{number}", "completed", "", None), ()), tell.append)
     assert tell == [events.HookFailed("hooks", "turn_ended", "too many ended turns wait for their hooks")]
 
 

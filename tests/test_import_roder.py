@@ -683,7 +683,8 @@ async def test_a_thread_that_was_archived_since_stays_so(roder, tmp_path):
 async def test_no_folder_is_an_error_and_an_empty_one_is_nothing(tmp_path):
     with pytest.raises(StorageError, match=r"missing' can't be imported: .*No such file"):
         await import_roder(tmp_path / "missing", stores.MemoryThreadStore())
-    assert await import_roder(tmp_path, stores.MemoryThreadStore()) == stores.ImportReport()
+    report = await import_roder(tmp_path, stores.MemoryThreadStore())
+    assert report == stores.ImportReport(warnings=(f"there is no thread directory in '{tmp_path}'",))
 
 
 async def test_an_imported_thread_goes_on(roder, tmp_path):

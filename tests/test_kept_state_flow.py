@@ -12,6 +12,7 @@ from roder_trio.schema.usage import Attempt, Purpose
 from tests.event_support import DONE, NOW, call, counted, kinds, lost, opened, say, shown, think, view_of
 from tests.kept_states import KeepingStore
 from tests.thread_reads import loaded, reads
+from tests.turn_support import settings
 
 SUMMARY = transcript.ContextCompaction("so far", retained_count=1)
 USED = inference.Usage(rt.TokenUsage(3, 1, 4))
@@ -20,7 +21,7 @@ STEPS = [
     [say("lost"), lost()],
     [USED, say("c"), DONE],
 ]
-AT_ONCE = rt.RuntimeConfig(reliability=rt.ReliabilityConfig(provider_retry_initial_backoff=0.0))
+AT_ONCE = settings(provider_retry_initial_backoff=0.0)
 
 
 async def turns(runtime, thread_id, count):
@@ -108,7 +109,7 @@ async def test_a_turn_that_a_kill_cut_is_closed_from_a_kept_state(autojump_clock
     async with opened(store=image, thread=False) as (runtime, _, _):
         outcome = await runtime.wait_turn(thread_id, turn_id)
         assert (outcome.reason, outcome.text, outcome.usage) == ("runtime_restart", "so far", rt.TokenUsage(3, 1, 4))
-        assert (image.states, image.loads) == (1, 0)
+        assert (image.states, image.loads) == (1, 1)  # the load tells what the turn cost
 
 
 # -- after a summary ---------------------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ ThreadBusy ThreadExists ThreadFailed ThreadNotFound UnknownProvider UnknownTurn 
 
 NAMES = {
     "": f"""{ERRORS}
-        open_runtime Runtime Turn RuntimeConfig ReliabilityConfig Deadlines ProviderFailureKind
-        TokenUsage TurnOutcome DrainOutcome ShutdownReport OutputOptions SteeringSignal
+        open_runtime Runtime Turn RuntimeConfig ReliabilityConfig Deadlines GoalConfig ProviderFailureKind
+        Cost TokenUsage TurnOutcome DrainOutcome ShutdownReport OutputOptions SteeringSignal
         ThreadStore InferenceEngine InferenceCapabilities EventSink
         ThreadSnapshot ThreadMetadata TurnRecord ThreadPage EventEnvelope ExtensionStateRecord OpaqueRecord
         Tool ToolSpec ToolContext ToolOutput tool Policy Verdict Hook Deny Rewrite
@@ -30,7 +30,8 @@ NAMES = {
         ToolOutputTruncated PolicyModeChanged PolicyDecided HookFailed ApprovalRequested ApprovalResolved
         ExternalToolRequested ExternalToolResolved
         ContextCompactionCancelled ContextCompactionFailed ContextCompactionRecorded ContextCompactionSkipped
-        ContextCompactionStarted Event GoalCleared GoalTimeRecorded GoalUpdated InferenceCompleted InferenceStarted
+        ContextCompactionStarted Event GoalCleared GoalContinuationFailed GoalTimeRecorded GoalUpdated
+        InferenceCompleted InferenceStarted
         ItemsReset Lagged LimitReached RetryScheduled SinkFailed SteerAccepted StorageRepaired ThreadArchived
         ThreadCreated ThreadDeleted ThreadFailedEvent ThreadMetadataChanged ThreadRecovered ThreadUnarchived
         TranscriptItemAppended TurnCompleted TurnFailed TurnInterruptRequested TurnInterrupted TurnStarted Unknown
@@ -45,7 +46,7 @@ NAMES = {
         ThreadItemEvent ToolExecution ToolInputText UserMessage""",
     "transcript": """AssistantMessage ContextCompaction ErrorNote Image OpaqueItem ProviderMetadata ReasoningSummary
         ToolCall ToolResult TranscriptItem UserMessage""",
-    "stores": """ImportReport JsonlThreadStore MemoryThreadStore SqliteThreadStore StoreRepair
+    "stores": """ImportReport JsonlThreadStore MemoryThreadStore PostgresThreadStore SqliteThreadStore StoreRepair
         copy_store export_thread import_roder import_thread salvage_thread""",
     "tools": "ExternalTool shell_tool workspace_tools",
     "providers": "Anthropic ChatCompletions Gemini Offline OpenAIResponses ScriptedEngine fallback",
@@ -56,7 +57,8 @@ archive_thread compact_thread compact_with_provider create_thread delete_thread 
 follow_thread interrupt_turn pending_approvals resolve_approval resolve_external_tool set_policy_mode
         latest_transcript_item_index list_models list_threads load_metadata load_thread persist_turn_item
 record_thread_item_event_kind resume_accepting_turns run_turn set_state shutdown_report start_turn steer_turn
-subscribe_events thread_goal_clear thread_goal_get thread_goal_set thread_item_exists thread_view turn
+continue_goal subscribe_events
+thread_cost thread_goal_clear thread_goal_get thread_goal_set thread_item_exists thread_view turn
 unarchive_thread update_thread wait_turn
 """
 

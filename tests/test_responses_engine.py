@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
+import trio
 
 from roder_trio import providers
 from roder_trio.errors import ProviderFailure
@@ -292,3 +293,28 @@ async def test_other_refusals_of_a_compaction_are_what_they_are() -> None:
 
 def test_an_engine_whose_server_has_no_such_endpoint_says_so_beforehand() -> None:
     assert engine(native_compaction=False).compact_turn(CONTEXT, request()) is None
+
+
+async def test_a_compaction_may_take_longer_than_an_answer_may_take_to_begin(autojump_clock: Any) -> None:
+    def handler(sent: httpx.Request) -> httpx.Response:
+        compacts = sent.url.path.endswith("/compact")
+        body = json.dumps(COMPACTED).encode() if compacts else ANSWER
+        headers = {"content-type": "application/json"} if compacts else STREAM
+        return httpx.Response(200, headers=headers, stream=Chunks(wait, body))
+
+    wait = 200.0
+    [failure] = await collect(handler)
+    assert (failure.kind.name, failure.cause) == ("TIMEOUT", "headers")
+    assert (await compact(handler))[-1] == Completed(None, "c1")
+    wait = 400.0
+    [failure] = await compact(handler)
+    assert (failure.kind.name, failure.cause) == ("TIMEOUT", "headers")
+
+
+async def test_the_end_is_not_waited_for_once_the_server_said_how_it_ended(autojump_clock: Any) -> None:
+    def handler(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers=STREAM, stream=Chunks(ANSWER, 3_600.0))
+
+    start = trio.current_time()
+    assert (await collect(handler))[-1] == Completed("stop", "r1")
+    assert trio.current_time() - start < 1

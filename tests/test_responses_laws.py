@@ -1,10 +1,11 @@
-"""No split of a Responses stream changes what it says."""
+"""Laws of Responses streams: neither a split nor a repetition changes what is told."""
 
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roder_trio.schema.inference import HostedToolCallCompleted, MessageDelta, ReasoningDelta, ToolCallCompleted
 from tests.chat import sse
 from tests.responses import (
     BEGINS,
@@ -16,8 +17,11 @@ from tests.responses import (
     decode,
     done,
     ended,
+    events_of,
+    frame,
     grown,
     message,
+    payload,
     reasoning,
     summary,
     text,
@@ -69,3 +73,75 @@ def test_any_split_of_any_stream_gives_equal_events(frames: list[Any], end: Any,
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=6)))
     pieces = [raw[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
     assert outcome(pieces) == outcome([raw])
+
+
+SPOKEN = (MessageDelta, ReasoningDelta)
+COMPLETIONS = (ToolCallCompleted, HostedToolCallCompleted)
+WORDS = st.lists(st.sampled_from(["a", "é ", "\n", "日本"]), min_size=1, max_size=3)
+SAID = st.lists(st.tuples(st.sampled_from(["message", "reasoning", "call", "custom", "hosted"]), WORDS), max_size=4)
+HOW = st.sets(st.sampled_from(["added", "pieces", "repeated", "done"]), min_size=1)
+
+
+def item_of(place: int, kind: str, words: list[str]) -> dict[str, Any]:
+    id = f"i{place}"
+    match kind:
+        case "message":
+            return message("".join(words), id=id)
+        case "reasoning":
+            return reasoning(*words, id=id)
+        case "call":
+            return call(id, f"call_{place}", "read", "".join(words))
+        case "custom":
+            return custom(id, f"call_{place}", "patch", "".join(words))
+    return {"type": "web_search_call", "id": id, "action": words}
+
+
+def frames_for(place: int, kind: str, words: list[str], how: set[str]) -> list[Any]:
+    """The frames that tell of an item in these ways."""
+    whole, named = item_of(place, kind, words), {"item_id": f"i{place}", "output_index": place}
+    names = {"call": "function_call_arguments", "custom": "custom_tool_call_input", "message": "output_text"}
+    field = {"call": "arguments", "custom": "input"}.get(kind, "text")
+    name, joined = names.get(kind, ""), "".join(words)
+    pieces = [frame(f"{name}.delta", **named, delta=word) for word in words]
+    repeated = [frame(f"{name}.done", **named, **{field: joined})]
+    if kind == "reasoning":
+        name = "reasoning_summary_text"
+        pieces = [frame(f"{name}.delta", **named, summary_index=n, delta=word) for n, word in enumerate(words)]
+        repeated = [frame(f"{name}.done", **named, summary_index=n, text=word) for n, word in enumerate(words)]
+    begun = {key: value for key, value in whole.items() if key not in ("content", "arguments", "input", "action")}
+    begun |= {"summary": []} if kind == "reasoning" else {}
+    return [
+        *([added(begun, place)] if "added" in how or kind in ("call", "custom") else []),
+        *(pieces if "pieces" in how else []),
+        *(repeated if "repeated" in how else []),
+        *([done(whole, place)] if "done" in how or kind == "hosted" else []),
+    ]
+
+
+def renamed(item: dict[str, Any]) -> dict[str, Any]:
+    """An item under the other id that a server may give it at the end."""
+    return item if item["type"] == "web_search_call" else item | {"id": f"new-{item['id']}"}
+
+
+def told_by(events: list[Any]) -> Any:
+    texts = {kind: "".join(event.text for event in events if isinstance(event, kind)) for kind in SPOKEN}
+    calls = [(event.id, event.name, event.arguments) for event in events if isinstance(event, COMPLETIONS)]
+    return texts, calls, events[-1]
+
+
+@settings(max_examples=150, deadline=None)
+@given(SAID, st.lists(HOW, max_size=4), st.booleans())
+def test_an_answer_is_told_once_in_whichever_ways_it_comes(
+    answer: list[tuple[str, list[str]]], hows: list[set[str]], renames: bool
+) -> None:
+    output = [item_of(place, *item) for place, item in enumerate(answer)]
+    told_ways = zip(answer, hows, strict=False)
+    # only an item that began without a word of it could be told out of its order
+    frames = [
+        part
+        for place, (item, how) in enumerate(told_ways)
+        for part in frames_for(place, *item, how if how != {"added"} else {"done"})
+    ]
+    final = [renamed(item) if renames else item for item in output]
+    assert told_by(events_of(*frames, ended(*final))) == told_by(events_of(ended(*output)))
+    assert payload(events_of(*frames, ended(*final)))["output"] == final

@@ -61,14 +61,35 @@ def other_goal(snapshot):
         (lambda s: attrs.evolve(s, metadata=attrs.evolve(s.metadata, message_count=9)), "metadata"),
         (lambda s: attrs.evolve(s, metadata=attrs.evolve(s.metadata, usage=None)), "metadata"),
         (lambda s: attrs.evolve(s, turns=()), "turns"),
-        (other_goal, "goal, events"),
-        (lambda s: attrs.evolve(s, item_events=()), "item events"),
+        (other_goal, "events, goal"),
+        (lambda s: attrs.evolve(s, item_events=()), "item events, next numbers"),
         (lambda s: attrs.evolve(s, extension_states=()), "extension states"),
         (lambda s: None, "presence"),
     ],
 )
 async def test_what_does_not_follow_from_the_log_is_named(change, told):
     store = says(change)
+    await fill(store)
+    assert (await check_store(store)).failures == {"t": f"{told}: not as the log says"}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda state: setattr(state, "goal", None), "goal"),
+        (lambda state: setattr(state, "opening_tokens", 6), "goal"),
+        (lambda state: setattr(state, "goal_time", 6.0), "goal"),
+        (lambda state: setattr(state, "next_seq", 99), "next numbers"),
+    ],
+)
+async def test_a_state_that_is_kept_beside_the_log_is_checked_too(change, told):
+    class Keeps(stores.MemoryThreadStore):
+        async def load_state(self, thread_id):
+            hydration = await super().load_state(thread_id)
+            change(hydration.state)
+            return hydration
+
+    store = Keeps()
     await fill(store)
     assert (await check_store(store)).failures == {"t": f"{told}: not as the log says"}
 

@@ -13,6 +13,7 @@ from tests.answer_support import SCHEMA, VALID, WRONG, Count
 from tests.chat import calls as called
 from tests.chat import chunk, fragment, sse, usage
 from tests.loopback import STREAM, Server, serving
+from tests.turn_support import settings
 
 
 def bodies(server: Server) -> list[dict[str, Any]]:
@@ -31,7 +32,7 @@ def gave(id: str, arguments: str) -> list[bytes]:
 @asynccontextmanager
 async def over_http(server: Server, **flags: Any) -> AsyncIterator[tuple[rt.Runtime, str]]:
     engine = providers.ChatCompletions("acme", base_url=server.base_url, default_model="m", **flags)
-    async with rt.open_runtime(engines=[engine]) as runtime:
+    async with rt.open_runtime(engines=[engine], config=settings()) as runtime:
         yield runtime, (await runtime.create_thread()).thread_id
 
 

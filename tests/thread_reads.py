@@ -7,8 +7,9 @@ import attrs
 import roder_trio as rt
 from roder_trio import goals, items
 from tests.log_laws import terminals
+from tests.turn_support import settings
 
-COMPACTING = rt.RuntimeConfig(default_provider="mock", default_model="mock", auto_compact_token_limit=1_000)
+COMPACTING = settings(default_provider="mock", default_model="mock", auto_compact_token_limit=1_000)
 
 
 def opened(engine: rt.InferenceEngine, store: rt.ThreadStore) -> Any:

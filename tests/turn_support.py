@@ -13,6 +13,8 @@ from roder_trio.schema.thread import ThreadSnapshot
 
 DONE = inference.Completed("stop")
 USAGE = rt.TokenUsage(10, 2, 12)
+STILL = rt.GoalConfig(auto_continue=False, model_tools=False)
+"""Goals that do nothing by themselves."""
 
 
 def say(text: str, phase: str | None = None) -> inference.MessageDelta:
@@ -32,7 +34,8 @@ def failure(kind: str = "STREAM_INTERRUPTED", **fields: Any) -> rt.ProviderFailu
 
 
 def settings(**values: Any) -> rt.RuntimeConfig:
-    """A config: fields of `ReliabilityConfig` and `Deadlines` go where they belong."""
+    """A config: fields of `ReliabilityConfig` and `Deadlines` go where they belong; goals do nothing by themselves."""
+    values.setdefault("goals", STILL)
     parts = {}
     for name, kind in (("reliability", rt.ReliabilityConfig), ("deadlines", rt.Deadlines)):
         names = {field.name for field in attrs.fields(kind)}
@@ -51,7 +54,7 @@ async def one_thread(
 ) -> AsyncIterator["Scene"]:
     """A runtime with one thread, and everything that happens on it."""
     engine = engine or providers.ScriptedEngine(steps, **script)
-    async with rt.open_runtime(engines=[engine, *engines], store=store, config=config) as runtime:
+    async with rt.open_runtime(engines=[engine, *engines], store=store, config=config or settings()) as runtime:
         thread = await runtime.create_thread()
         async with runtime.subscribe_events(thread_id=thread.thread_id) as subscription:
             yield Scene(runtime, engine, thread.thread_id, subscription)

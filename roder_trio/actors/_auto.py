@@ -116,6 +116,7 @@ class AutoCompaction:
             attached_goal=scope.port.attached_goal,
             deadline=scope.deadline.deadline,
             context=scope.context,
+            goal_note=scope.port.goal_note,
         )
 
     def _estimate(self) -> int:

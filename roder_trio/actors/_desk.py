@@ -12,7 +12,9 @@ import attrs
 
 from roder_trio.actors._answer import Accepted
 from roder_trio.actors._cell import Request
+from roder_trio.actors.cost import EndedTurn
 from roder_trio.errors import ActorCrashed
+from roder_trio.logic.cost import Bill, Note, bills, notes_of
 from roder_trio.logic.thread.draft import Stamped
 from roder_trio.logic.thread.facts import ApprovalTerms
 from roder_trio.schema.command import Answer, CompactionEnded, Remember
@@ -22,11 +24,15 @@ from roder_trio.schema.event import (
     EventEnvelope,
     ExternalToolRequested,
     ExternalToolResolved,
+    TranscriptItemAppended,
 )
 from roder_trio.schema.turn import TurnOutcome
 
 _ARRIVALS: Final = count()
 """Numbers requests in the order in which they are stored, over all threads; the wall clock is no order."""
+
+MAX_BILLS = 64
+"""Turns whose charges are kept in memory; those of older ones are read from the log."""
 
 
 @attrs.define(eq=False)
@@ -39,6 +45,10 @@ class Desk:
     """By what requests for consent are decided again when the mode changes."""
     outputs: dict[str, Accepted] = attrs.field(factory=dict)
     """The structured answers of the turns that ended while the thread is in memory, by turn."""
+    bills: dict[str, tuple[Bill, ...]] = attrs.field(factory=dict)
+    """How the attempts of the newest of those turns are charged, by turn."""
+    _notes: dict[str, Note] = attrs.field(factory=dict)
+    """What is stored of the costs of the running turn's attempts."""
     _answers: dict[str, Any] = attrs.field(factory=dict)
     _compacted: CompactionEnded | None = None
 
@@ -53,6 +63,8 @@ class Desk:
                 case ApprovalResolved(approval_id=id) | ExternalToolResolved(request_id=id):
                     self.requests.pop(id, None)
                     self.terms.pop(id, None)
+                case TranscriptItemAppended(item=item):
+                    self._notes.update(notes_of([item]))
 
     def take(self, effect: Answer | Remember) -> None:
         """Keep an answer, or the terms of a request."""
@@ -94,10 +106,23 @@ class Desk:
             request.reject(ActorCrashed("The compaction ended without a result: the thread's actor failed."))
         return not running
 
-    def with_output(self, outcome: TurnOutcome) -> TurnOutcome:
-        """Return an outcome with the turn's structured answer, if there is one."""
+    def charge(self, turn_id: str, records: Iterable[EventEnvelope]) -> None:
+        """A turn has ended, with these records of its attempts."""
+        self.bills[turn_id] = bills(records, self._notes)
+        self._notes.clear()
+        if len(self.bills) > MAX_BILLS:
+            del self.bills[next(iter(self.bills))]
+
+    def ended(self, told: TurnOutcome | EndedTurn) -> EndedTurn:
+        """Return how a turn ended, with its structured answer if there is one, and how it is charged if that is known.
+
+        One that ended before this incarnation, or long ago, is charged by the log.
+        """
+        outcome, charged = (told.outcome, told.bills) if isinstance(told, EndedTurn) else (told, None)
         accepted = self.outputs.get(outcome.turn_id)
-        return outcome if accepted is None else attrs.evolve(outcome, output=accepted.value, text=accepted.text)
+        if accepted is not None:
+            outcome = attrs.evolve(outcome, output=accepted.value, text=accepted.text)
+        return EndedTurn(outcome, self.bills.get(outcome.turn_id, charged))
 
     @property
     def approvals(self) -> tuple[tuple[int, EventEnvelope], ...]:

@@ -7,6 +7,7 @@ from roder_trio.actors._cell import Mailbox, Request
 from roder_trio.actors._desk import Desk
 from roder_trio.actors._job import Job
 from roder_trio.errors import RoderTrioError
+from roder_trio.schema.command import TurnPlan
 
 
 class Home(Protocol):
@@ -17,6 +18,7 @@ class Home(Protocol):
     job: Job | None
     waiting: deque[Request]
     desk: Desk
+    last_plan: TurnPlan | None
 
     def lose(self) -> None:
         """Leave memory at once, writing nothing: another owner may write the thread."""

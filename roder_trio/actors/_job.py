@@ -61,7 +61,8 @@ class JobPort:
     publish: Callable[[Event], None]
     attached_goal: Callable[[], str | None]
     """The goal that the job's turn is attached to at this moment."""
-
+    goal_note: Callable[[], str | None]
+    """What a request of this moment says of the thread's goal."""
     earlier_calls: Callable[[], Container[str]]
     """The ids of all calls of earlier turns."""
     request_for: Callable[[EngineTarget | None], Window]

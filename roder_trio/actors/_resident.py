@@ -26,7 +26,7 @@ from roder_trio.errors import (
     RuntimeDraining,
     ThreadFailed,
 )
-from roder_trio.schema.command import Archive, Compact, Interrupt, StartTurn, Steer
+from roder_trio.schema.command import Archive, Compact, Interrupt, StartTurn, Steer, TurnPlan
 from roder_trio.schema.event import ThreadFailedEvent
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ class ResidentThread:
         "desk",
         "gone",
         "job",
+        "last_plan",
         "lost",
         "mailbox",
         "parked",
@@ -59,6 +60,8 @@ class ResidentThread:
         self.waiting: deque[Request] = deque()
         """Requests that an incarnation deferred, first in, first out."""
         self.desk = Desk()
+        self.last_plan: TurnPlan | None = None
+        """What the last turn that was admitted here runs with; a continuation of the goal takes its options."""
         self.pins = 0
         """Direct compactions that keep the thread in memory."""
         self.parked = False

@@ -1,5 +1,6 @@
 """Making what runs a job, from its admission: a turn or a manual compaction, with its port to the thread."""
 
+from collections.abc import Callable
 from typing import assert_never
 
 from roder_trio.actors._cell import Port
@@ -17,7 +18,13 @@ Runner = TurnJob | ManualCompaction
 
 
 def make_runner(
-    admitted: StartJob | StartCompaction, job: Job, log: ThreadLog, port: Port, view: View, services: Services
+    admitted: StartJob | StartCompaction,
+    job: Job,
+    log: ThreadLog,
+    port: Port,
+    view: View,
+    services: Services,
+    goal_note: Callable[[], str | None],
 ) -> Runner:
     """Return the runner of an admitted job; it speaks to the thread through `port` alone."""
     plan, thread_id = admitted.plan, log.thread_id
@@ -27,6 +34,7 @@ def make_runner(
         show=lambda event: log.show(plan.turn_id, event),
         publish=lambda event: services.publish_live(event, thread_id, plan.turn_id, "turn"),
         attached_goal=lambda: log.attached_goal,
+        goal_note=goal_note,
         earlier_calls=lambda: log.state.call_ids,
         request_for=log.state.history.request,
     )

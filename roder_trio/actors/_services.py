@@ -11,15 +11,16 @@ from roder_trio.actors._route import Substitute
 from roder_trio.actors.accounting import AccountingActor
 from roder_trio.actors.broadcast import EventBroadcast
 from roder_trio.actors.checkpoint import CheckpointTimer
+from roder_trio.actors.cost import CostOf
 from roder_trio.actors.hook import Hooks, Policies
 from roder_trio.logic.json_schema import Validate, compiled
 from roder_trio.logic.thread.facts import EngineFacts
-from roder_trio.logic.tool.offer import check_names, offered
+from roder_trio.logic.tool.offer import check_names, offered, takes_tools
 from roder_trio.ports import InferenceEngine, ThreadStore, Tool
 from roder_trio.schema.command import TurnPlan
 from roder_trio.schema.config import RuntimeConfig
 from roder_trio.schema.event import Event, EventEnvelope
-from roder_trio.schema.inference import ToolDefinition
+from roder_trio.schema.inference import ModelDescriptor, ToolDefinition
 from roder_trio.schema.policy import PolicyMode
 
 
@@ -97,9 +98,11 @@ class Toolbox:
         """Return the compiled schema of a tool's parameters."""
         return self._validators[name]
 
-    def offered(self, plan: TurnPlan, config: RuntimeConfig, engine: InferenceEngine) -> tuple[ToolDefinition, ...]:
-        """Return what a turn's requests offer: what both allowlists permit, if the engine takes tools."""
-        if not engine.capabilities.tool_calls:
+    def offered(
+        self, plan: TurnPlan, config: RuntimeConfig, engine: InferenceEngine, row: ModelDescriptor | None
+    ) -> tuple[ToolDefinition, ...]:
+        """Return what a turn's requests offer: what both allowlists permit, if the engine and the model take tools."""
+        if not takes_tools(engine.capabilities, row):
             return ()
         return offered((tool.spec for tool in self.tools.values()), config.tool_allowlist, plan.tool_allowlist)
 
@@ -122,6 +125,8 @@ class Services:
     hooks: Hooks
     policies: Policies
     policy_modes: PolicyModes
+    cost_of: CostOf
+    """Prices what turns are charged by."""
     jitter: Callable[[], float]
     """Draws a share of 0 to 0.25 for a retry's delay."""
 

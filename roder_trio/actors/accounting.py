@@ -213,6 +213,7 @@ class AccountingActor:
         else:
             for slot, report, usage, record in written:
                 self._stored(slot, report, usage)
+                self.totals(thread_id).note_record(slot.attempt.attempt_id, record)
                 self._publish(record)
         finally:
             self._in_flight.discard(thread_id)

@@ -16,6 +16,7 @@ from roder_trio.actors._supervisor import cancel_alone, flatten
 from roder_trio.actors.hook import Point
 from roder_trio.errors import ProviderFailure, ProviderFailureKind, StaleWindow, StorageError
 from roder_trio.logic import compaction as rules
+from roder_trio.logic.cost import with_attempt
 from roder_trio.logic.retry import RetrySeries
 from roder_trio.logic.thread.facts import View
 from roder_trio.logic.turn import Extras, compaction_request
@@ -58,6 +59,8 @@ class NativeCompaction:
     hint: str | None = None
     context: str | None = None
     """What hooks added to the turn's developer context."""
+    goal_note: Callable[[], str | None] = lambda: None
+    """What a request of this moment says of the thread's goal."""
     compaction_id: str = attrs.field(factory=new_id)
     usage: TokenUsage = ZERO_USAGE
     """What was billed so far."""
@@ -140,6 +143,9 @@ class NativeCompaction:
             verdict = await self._exchange(attempt, series)
         finally:
             self.usage += await accounting.settle(attempt.attempt_id)
+        if isinstance(verdict, rules.Commit):
+            payload = with_attempt(verdict.item.payload, attempt.attempt_id, attempt.model)
+            return rules.Commit(ProviderMetadata(payload))
         return verdict
 
     async def _exchange(self, attempt: Attempt, series: RetrySeries) -> rules.Commit | rules.Fail | rules.Declined:
@@ -196,8 +202,9 @@ class NativeCompaction:
 
     def _request(self) -> InferenceRequest:
         services = self.services
-        tools = services.toolbox.offered(self.plan, services.config, self.engine)
-        extras = Extras(context=self.context, tools=tools)
+        row = services.engine_facts[self.plan.provider].models.get(self.plan.model)
+        tools = services.toolbox.offered(self.plan, services.config, self.engine, row)
+        extras = Extras(context=self.context, goal_note=self.goal_note(), tools=tools)
         return compaction_request(
             self.plan, self.view, services.config, extras, thread_id=self.thread_id, hint=self.hint
         )

@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from roder_trio.actors._supervisor import cancel_alone
+from roder_trio.actors.cost import CostOf, EndedTurn
 from roder_trio.codec.text import REFUSALS, dump, plain_object
 from roder_trio.ports import Hook, Policy
 from roder_trio.schema.config import Deadlines
@@ -17,7 +18,6 @@ from roder_trio.schema.event import Event, HookFailed
 from roder_trio.schema.policy import Deny, PolicyDecision, Rewrite, Verdict
 from roder_trio.schema.tool import ToolContext, ToolOutput, ToolSpec
 from roder_trio.schema.transcript import UserMessage
-from roder_trio.schema.turn import TurnOutcome
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +42,11 @@ class Called:
 class Hooks:
     """All hooks of a runtime, in the order of registration."""
 
-    def __init__(self, hooks: Sequence[Hook], deadlines: Deadlines) -> None:
+    def __init__(self, hooks: Sequence[Hook], deadlines: Deadlines, cost_of: CostOf) -> None:
         self._hooks = tuple(hooks)
         self._seconds = deadlines.hook_timeout
-        self._send, self._receive = trio.open_memory_channel[tuple[TurnOutcome, Tell]](TURN_ENDED_BACKLOG)
+        self._cost_of = cost_of
+        self._send, self._receive = trio.open_memory_channel[tuple[EndedTurn, Tell]](TURN_ENDED_BACKLOG)
         self._done = trio.Event()
 
     async def turn_starting(self, thread_id: str, turn_id: str, message: UserMessage, tell: Tell) -> str | None:
@@ -96,19 +97,20 @@ class Hooks:
 
     # -- after a turn ------------------------------------------------------------------------------------------------
 
-    def turn_ended(self, outcome: TurnOutcome, tell: Tell) -> None:
+    def turn_ended(self, ended: EndedTurn, tell: Tell) -> None:
         """Have the hooks told that a turn ended, from a task of the runtime, without waiting."""
         if not self._hooks:
             return
         try:
-            self._send.send_nowait((outcome, tell))
+            self._send.send_nowait((ended, tell))
         except (trio.WouldBlock, trio.ClosedResourceError):
             tell(HookFailed("hooks", "turn_ended", "too many ended turns wait for their hooks"))
 
     async def run(self) -> None:
         """Tell of ended turns, in order, until the runtime is left and all was told."""
         async with self._receive:
-            async for outcome, tell in self._receive:
+            async for ended, tell in self._receive:
+                outcome = ended.priced(await self._cost_of(ended.bills or ()))
                 for hook in self._hooks:
                     await self._ask(hook, "turn_ended", partial(hook.turn_ended, outcome), tell)
         self._done.set()

@@ -26,6 +26,7 @@ class SamplingStep:
     """One attempt at one step of a turn."""
 
     scope: TurnScope
+    attempt: Attempt
     step: Step = attrs.field(init=False)
     failure: ProviderFailure | None = attrs.field(init=False, default=None)
     """Why the step failed; None if it ended well or was preempted."""
@@ -43,7 +44,8 @@ class SamplingStep:
     _taker: "_Taker" = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.step = Step(self.scope.routes.current.provider)
+        attempt = self.attempt
+        self.step = Step(attempt.provider, attempt.model, attempt.attempt_id)
         self._taker = _Taker(self.step, self.scope.port, self.scope.turn_id)
 
     @property
@@ -59,13 +61,14 @@ class SamplingStep:
         """Have the step end with a failure of ours that came up inside the engine's block."""
         self._taker.failure = self._taker.failure or error
 
-    async def run(self, attempt: Attempt, context: TurnContext, request: InferenceRequest) -> None:
+    async def run(self, context: TurnContext, request: InferenceRequest) -> None:
         """Run the stream; how it ended stands in the fields then.
 
         A cancel of the turn passes, after the stream was left and its usage settled. Raises TurnFailure for what an
         engine raised that is no ProviderFailure, and what storing an item raised.
         """
         scope, accounting, config = self.scope, self.scope.services.accounting, self.scope.services.config
+        attempt = self.attempt
         self._reader = StreamReader(
             lambda usage: accounting.observe(attempt.attempt_id, usage),
             scope.cut,
@@ -80,23 +83,24 @@ class SamplingStep:
                 try:
                     await self._reader.read(self._open(context, request), self._taker.take)
                 finally:
-                    await self._close(attempt)
+                    await self._close()
         except Exception as error:
             raised = error
         if self.storage_error is not None:
             raise self.storage_error
         if scope.cut_for_good():
             await trio.lowlevel.checkpoint()
-        self._judge(attempt, raised, steered=steered.cancel_called)
+        self._judge(raised, steered=steered.cancel_called)
 
     def _open(self, context: TurnContext, request: InferenceRequest) -> AbstractAsyncContextManager[InferenceStream]:
         return self.scope.routes.current.engine.stream_turn(context, request)
 
-    def _judge(self, attempt: Attempt, raised: Exception | None, *, steered: bool) -> None:
+    def _judge(self, raised: Exception | None, *, steered: bool) -> None:
         """Say how the step ended, by the recorded causes before the exceptions."""
         completed, noted = self.step.completed, self._taker.failure
         if completed is not None:
-            ended = InferenceCompleted(attempt.attempt_id, self.step.finish_reason, completed.provider_response_id)
+            attempt_id = self.attempt.attempt_id
+            ended = InferenceCompleted(attempt_id, self.step.finish_reason, completed.provider_response_id)
             self.scope.publish(ended)
         elif noted is not None and not isinstance(noted, ProviderFailure):
             raise noted
@@ -119,13 +123,13 @@ class SamplingStep:
         message = "The provider's stream ended before it was completed."
         return ProviderFailure(ProviderFailureKind.STREAM_INTERRUPTED, message, cause="truncated")
 
-    async def _close(self, attempt: Attempt) -> None:
+    async def _close(self) -> None:
         """End the step: what it leaves is known, what it used is stored. Never raises but Cancelled."""
         ended_at = self._reader.ended_at
         self.read_until = trio.current_time() if ended_at is None else ended_at
         self.leftover = self.step.final_items() if self.step.completed is not None else self.step.unfinished()
         try:
-            self.usage = await self.scope.services.accounting.settle(attempt.attempt_id)
+            self.usage = await self.scope.services.accounting.settle(self.attempt.attempt_id)
         except StorageError as error:
             self.storage_error = error
 

@@ -20,7 +20,7 @@ from roder_trio.actors._home import Home
 from roder_trio.actors._job import Job
 from roder_trio.actors._log import ThreadLog
 from roder_trio.actors._runner import Runner, make_runner
-from roder_trio.actors._services import Services, utc_now
+from roder_trio.actors._services import Services, new_id, utc_now
 from roder_trio.actors._stored import load_items, load_outcome, load_state
 from roder_trio.actors._supervisor import cancel_alone
 from roder_trio.actors.follow import read_rest, tell_last_seq
@@ -28,11 +28,13 @@ from roder_trio.errors import ActorCrashed, AppendOutcomeUnknown, LeaseLost, Rod
 from roder_trio.logic.thread.decide import answer_of_no_thread, decide
 from roder_trio.logic.thread.draft import Draft, Stamped
 from roder_trio.logic.thread.facts import FROM_LOG, VIEW, Decision, Deferred, Facts, Phase, Slot, View
+from roder_trio.logic.thread.goals import goal_note
 from roder_trio.logic.thread.recovery import close_open_work
 from roder_trio.logic.thread.turns import outcome_of
 from roder_trio.schema import command as c
 from roder_trio.schema.event import (
     Event,
+    GoalContinuationFailed,
     StorageRepaired,
     ThreadArchived,
     ThreadDeleted,
@@ -58,6 +60,8 @@ class ThreadActor:
         self._slot = Slot()
         self._port = home.mailbox.open_port()
         self._retake = False
+        self._continues_after: str | None = None
+        """The turn after which a continuation of the goal waits to be decided."""
         self._nursery: trio.Nursery
 
     async def run(self, first: Request | None = None) -> None:
@@ -177,6 +181,10 @@ class ThreadActor:
             case c.AwaitAnswer(_, request_id):
                 if not self._home.desk.answer_call(request, request_id):
                     self._defer(request)
+            case c.ContinueGoal(after=after) if after is not None:
+                self._continues_after = None
+                await self._carry_out(request, payload)
+                self._continues_after = self._continues_after if request.settled else after
             case c.Checkpoint():
                 stored = False
                 try:
@@ -203,6 +211,8 @@ class ThreadActor:
         except StorageError as error:
             if decision.finishing:
                 self._seal(sealed=False)
+            if isinstance(payload, c.ContinueGoal):
+                self._tell_continuation_failed(error)
             if isinstance(payload, c.JobEnded) and not isinstance(error, LeaseLost):
                 self._services.lifecycle.unstored.add(payload.turn_id)
                 raise TerminalLost(str(error)) from error
@@ -214,7 +224,13 @@ class ThreadActor:
     def _reply(self, payload: Any, decision: Decision, stamped: Sequence[Stamped]) -> Any:
         if isinstance(payload, c.RecordItemEvent):
             return stamped[-1].record
-        return self._home.desk.with_output(decision.reply) if isinstance(payload, c.WaitTurn) else decision.reply
+        return self._home.desk.ended(decision.reply) if isinstance(payload, c.WaitTurn) else decision.reply
+
+    def _tell_continuation_failed(self, error: StorageError) -> None:
+        goal = self._resident.state.goal
+        assert goal is not None
+        failed = GoalContinuationFailed(goal.goal_id, str(error))
+        self._services.publish_live(failed, self._home.thread_id, None, "thread")
 
     def _seal(self, *, sealed: bool) -> None:
         assert self._home.job is not None
@@ -259,6 +275,9 @@ class ThreadActor:
                     self._end_turn(turn_id, payload)
                 case c.FreeSlot():
                     self._free(payload)
+                case c.ContinueLater(after):
+                    self._continues_after = after
+                    self._nursery.start_soon(self._continue_later, after)
                 case c.Publish(event, turn_id):
                     self._services.publish_live(event, self._home.thread_id, turn_id, "thread")
                 case _:
@@ -268,15 +287,26 @@ class ThreadActor:
         """Put a job into the slot and run it."""
         log, plan, services = self._resident, admitted.plan, self._services
         is_turn = isinstance(admitted, c.StartJob)
+        if is_turn:
+            services.accounting.totals(self._home.thread_id).begin_turn(plan.turn_id)
         job = self._home.job = Job(plan.turn_id, is_turn=is_turn)
         engine = services.engine_facts[plan.provider]
         attached = trio.current_time() if log.attached_goal is not None else None
         phase = Phase.RUNNING if is_turn else Phase.COMPACTING
-        self._slot = Slot(phase, plan.turn_id, engine.target, engine.capabilities.image_input, attached)
+        self._slot = Slot(phase, plan.turn_id, engine.target, engine.capabilities.image_input, attached, plan.continues)
+        self._home.last_plan = plan if is_turn else self._home.last_plan
         if services.lifecycle.drain_reason is not None:
             job.cancel(services.lifecycle.drain_reason)
             services.lifecycle.interrupted.add(plan.turn_id)
-        runner = make_runner(admitted, job, log, self._port, self._view(), services)
+        runner = make_runner(
+            admitted,
+            job,
+            log,
+            self._port,
+            self._view(),
+            services,
+            goal_note=lambda: goal_note(log.state, self._facts()),
+        )
         self._nursery.start_soon(self._run_job, job, runner)
 
     async def _run_job(self, job: Job, runner: Runner) -> None:
@@ -288,15 +318,24 @@ class ThreadActor:
 
     def _end_turn(self, turn_id: str, payload: Any) -> None:
         """The turn's terminal event is stored: those who wait for it, and the hooks, are told."""
-        self._services.accounting.totals(self._home.thread_id).forget_turn(turn_id)
+        totals = self._services.accounting.totals(self._home.thread_id)
+        totals.forget_turn(turn_id)
+        self._home.desk.charge(turn_id, totals.take_records())
         self._retake = True
         if isinstance(payload, c.FinalStep) and payload.output is not None:
             self._home.desk.outputs[turn_id] = payload.output
         entry = self._resident.state.turns[turn_id]
         assert entry.terminal is not None
-        outcome = self._home.desk.with_output(outcome_of(turn_id, entry, entry.terminal))
+        ended = self._home.desk.ended(outcome_of(turn_id, entry, entry.terminal))
         tell = partial(self._services.publish_live, thread_id=self._home.thread_id, turn_id=None, source="hook")
-        self._services.hooks.turn_ended(outcome, tell)
+        self._services.hooks.turn_ended(ended, tell)
+
+    async def _continue_later(self, after: str) -> None:
+        """Ask this incarnation to go on with the goal, behind all that was asked of it before."""
+        plan = self._home.last_plan
+        directory = None if plan is None else plan.workspace
+        with suppress(ActorCrashed):
+            await self._port.deliver(c.ContinueGoal(turn_id=new_id(), after=after, existing_directory=directory))
 
     def _free(self, payload: Any) -> None:
         outcome = payload.outcome if isinstance(payload, c.JobEnded) else None
@@ -386,6 +425,8 @@ class ThreadActor:
             totals=services.accounting.totals(self._home.thread_id),
             tool_names=services.toolbox.tools,
             policy_mode=services.policy_modes.of(self._home.thread_id),
+            last_plan=self._home.last_plan,
+            continues_after=self._continues_after,
             terms=self._home.desk.terms,
         )
 

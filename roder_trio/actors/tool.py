@@ -18,6 +18,7 @@ import trio
 from roder_trio.actors._job import JobPort
 from roder_trio.actors._services import Services, new_id
 from roder_trio.actors._supervisor import cancel_alone
+from roder_trio.actors.goal import GoalTool
 from roder_trio.codec.text import REFUSALS, dump, plain
 from roder_trio.logic import policy as consent
 from roder_trio.logic.tool import arguments as rules
@@ -256,6 +257,8 @@ class ToolBatch:
         self.port.publish(ToolStarted(call.id, tool.spec.name))
         if isinstance(tool, HostRunTool):
             output = await self._ask_host(entry, tool)
+        elif isinstance(tool, GoalTool):
+            output = await tool.ask(self.port, self.plan.turn_id, entry.arguments)
         else:
             output = await self._run_here(entry, tool)
         await self.services.hooks.tool_called(

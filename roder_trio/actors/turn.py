@@ -38,7 +38,6 @@ from roder_trio.schema.command import (
 from roder_trio.schema.event import LimitReached, RetryScheduled
 from roder_trio.schema.inference import InferenceRequest, TurnContext
 from roder_trio.schema.transcript import ProviderMetadata, ToolCall, ToolResult, TranscriptItem
-from roder_trio.schema.usage import Attempt
 
 log = logging.getLogger(__name__)
 
@@ -133,13 +132,13 @@ class TurnJob:
 
     async def _sample(self) -> SamplingStep:
         """Run one step; what it leaves is the turn's to store, whatever ended it."""
-        sampled, sums = SamplingStep(self.scope), self.scope.view.sums
+        attempt, sums = sampling_attempt(self.scope), self.scope.view.sums
+        sampled = SamplingStep(self.scope, attempt)
         if self._answer is not None and self._is_steered():
             self._answer.ask_freely()
         self._steers_seen = self.scope.job.signal.seen
-        attempt = sampling_attempt(self.scope)
         try:
-            await sampled.run(attempt, *self._request(attempt, sampled))
+            await sampled.run(*self._request(sampled))
         finally:
             self._leftover = (*self._calls.take_unstored(), *sampled.leftover)
             self._settle_error = sampled.storage_error
@@ -149,13 +148,13 @@ class TurnJob:
             self._compaction.count(tokens, sums)
         return sampled
 
-    def _request(self, attempt: Attempt, sampled: SamplingStep) -> tuple[TurnContext, InferenceRequest]:
+    def _request(self, sampled: SamplingStep) -> tuple[TurnContext, InferenceRequest]:
         scope, services, route = self.scope, self.scope.services, self.scope.routes.current
-        tools = services.toolbox.offered(scope.plan, services.config, route.engine)
-        extras = Extras(context=scope.context, tools=tools)
+        tools = services.toolbox.offered(scope.plan, services.config, route.engine, route.row)
+        extras = Extras(context=scope.context, goal_note=scope.port.goal_note(), tools=tools)
         if self._answer is not None:
-            extras = Extras(
-                context=scope.context,
+            extras = attrs.evolve(
+                extras,
                 tools=(*tools, *self._answer.tools),
                 tool_choice=self._answer.tool_choice,
                 response_format=self._answer.response_format,
@@ -163,7 +162,7 @@ class TurnJob:
         context = TurnContext(
             thread_id=scope.thread_id,
             turn_id=scope.turn_id,
-            attempt_id=attempt.attempt_id,
+            attempt_id=sampled.attempt.attempt_id,
             deadline=scope.deadline.deadline if scope.is_limited else None,
             run_tool=partial(self._calls.run_inside, sampled),
         )

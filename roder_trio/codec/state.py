@@ -15,7 +15,7 @@ from roder_trio.codec.text import REFUSALS, DecodeError, dump, parse_json
 from roder_trio.errors import InvalidRecord
 from roder_trio.logic.item import ItemNumbers
 from roder_trio.logic.thread.hydration import Hydration
-from roder_trio.logic.thread.state import HeldText, OpenTurn, ThreadState, TurnEntry
+from roder_trio.logic.thread.state import GoalStop, HeldText, OpenTurn, ThreadState, TurnEntry
 from roder_trio.logic.usage import ClosedUsage, Ledger
 from roder_trio.logic.window import History
 from roder_trio.schema.event import ApprovalRequested, Event, ExternalToolRequested, SteerAccepted, UsageRecorded
@@ -76,6 +76,8 @@ class _OpenTurn:
     call_ids: Ids = ()
     pending: tuple[Event, ...] = ()
     asked: Ids = ()
+    worked: bool = False
+    stopped: GoalStop | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -114,6 +116,7 @@ class _Document:
     opening_tokens: int = 0
     opening_time: float = 0.0
     goal_time: float = 0.0
+    empty_turns: int = 0
     call_ids: Ids = ()
     extensions: tuple[ExtensionStateRecord, ...] = ()
     usage: _Usage = _Usage()
@@ -147,6 +150,7 @@ def _document(hydration: Hydration) -> _Document:
         opening_tokens=state.opening_tokens,
         opening_time=state.opening_time,
         goal_time=state.goal_time,
+        empty_turns=state.empty_turns,
         call_ids=tuple(sorted(state.call_ids)),
         extensions=tuple(state.extensions.values()),
         usage=_usage(hydration.ledger, None if state.open_turn is None else state.open_turn.turn_id),
@@ -166,6 +170,8 @@ def _open_document(turn: OpenTurn, state: ThreadState) -> _OpenTurn:
         call_ids=tuple(sorted(turn.call_ids)),
         pending=tuple(turn.pending.values()),
         asked=tuple(sorted(turn.asked)),
+        worked=turn.worked,
+        stopped=turn.stopped,
     )
 
 
@@ -218,6 +224,7 @@ def _hydration(document: _Document, metadata: ThreadMetadata) -> Hydration:
         opening_tokens=document.opening_tokens,
         opening_time=document.opening_time,
         goal_time=document.goal_time,
+        empty_turns=document.empty_turns,
         call_ids=set(document.call_ids),
         extensions={(record.extension_id, record.key): record for record in document.extensions},
     )
@@ -253,6 +260,8 @@ def _open_turn(document: _OpenTurn) -> OpenTurn:
         call_ids=set(document.call_ids),
         pending=dict(_requests(document.pending)),
         asked=set(document.asked),
+        worked=document.worked,
+        stopped=document.stopped,
     )
 
 

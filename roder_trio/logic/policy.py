@@ -18,10 +18,10 @@ UNDECLARED: Final = frozenset({"write", "process", "network"})
 """What a tool that declares no effects counts as."""
 
 TABLE: Final = {
-    PolicyMode.DEFAULT: {"read": _ALLOWED, "network": _ASK, "process": _ASK, "write": _ASK},
-    PolicyMode.ACCEPT_ALL: {"read": _ALLOWED, "network": _AUTO, "process": _AUTO, "write": _AUTO},
-    PolicyMode.PLAN: {"read": _ALLOWED, "network": _ASK, "process": _DENIED, "write": _DENIED},
-    PolicyMode.BYPASS: {"read": _ALLOWED, "network": _AUTO, "process": _AUTO, "write": _AUTO},
+    PolicyMode.DEFAULT: {"read": _ALLOWED, "thread": _ALLOWED, "network": _ASK, "process": _ASK, "write": _ASK},
+    PolicyMode.ACCEPT_ALL: {"read": _ALLOWED, "thread": _ALLOWED, "network": _AUTO, "process": _AUTO, "write": _AUTO},
+    PolicyMode.PLAN: {"read": _ALLOWED, "thread": _DENIED, "network": _ASK, "process": _DENIED, "write": _DENIED},
+    PolicyMode.BYPASS: {"read": _ALLOWED, "thread": _ALLOWED, "network": _AUTO, "process": _AUTO, "write": _AUTO},
 }
 
 NOBODY_CAN_APPROVE: Final = "needs approval, and nobody can give it"

@@ -12,6 +12,7 @@ import attrs
 
 from roder_trio.errors import ProviderFailure, ProviderFailureKind
 from roder_trio.logic.compaction import RETRY_MARKER, compaction_items, in_band_boundary, same_boundary, without_stored
+from roder_trio.logic.cost import with_attempt
 from roder_trio.logic.stop import finish_reason
 from roder_trio.logic.thread.facts import View
 from roder_trio.schema import inference
@@ -35,6 +36,9 @@ class Step:
     """What one stream has brought so far."""
 
     provider: str
+    model: str = ""
+    attempt_id: str | None = None
+    """Added to what is stored of the step where that tells its cost."""
     completed: inference.Completed | None = None
     forces_round: bool = False
     """True if the provider asked to be sampled again, with `end_turn` False."""
@@ -149,14 +153,14 @@ class Step:
             self.retries_inside += 1
         if payload.get("kind") in _NOTICES or set(payload) == {"end_turn"}:
             return ()
-        rest = without_stored(payload, self._boundaries)
+        rest = without_stored(with_attempt(payload, self.attempt_id, self.model), self._boundaries)
         found = compaction_items(rest)
         if not found:
             self.held.append(ProviderMetadata(rest))
             return ()
         done = tuple(entry for item in found for entry in self._boundary(item))
         remaining = without_stored(rest, self._boundaries)
-        if remaining.get("output"):
+        if remaining.get("output") or "attempt_id" in remaining:
             self.held.append(ProviderMetadata(remaining))
         return done
 
@@ -171,6 +175,8 @@ class Extras:
 
     context: str | None = None
     """What hooks add to the developer context."""
+    goal_note: str | None = None
+    """What is said of the thread's goal, behind the developer instructions."""
     tools: tuple[inference.ToolDefinition, ...] = ()
     tool_choice: inference.ToolChoice = attrs.field(factory=inference.ToolChoice)
     response_format: Mapping[str, Any] | None = None
@@ -195,8 +201,8 @@ def next_request(
         model=inference.ModelChoice(plan.provider, plan.model),
         instructions=inference.Instructions(
             options.instructions or config.instructions,
-            plan.developer_instructions,
-            "\n\n".join(filter(None, (options.developer_context, extras.context))) or None,
+            _joined(plan.developer_instructions, extras.goal_note),
+            _joined(options.developer_context, extras.context),
         ),
         transcript=transcript,
         tools=extras.tools,
@@ -230,6 +236,9 @@ def compaction_request(
     request = next_request(plan, view.window, config, extras, thread_id=thread_id)
     if hint is None or not hint.strip():
         return request
-    developer = request.instructions.developer
-    text = hint.strip() if not developer else f"{developer}\n\n{hint.strip()}"
+    text = _joined(request.instructions.developer, hint.strip())
     return attrs.evolve(request, instructions=attrs.evolve(request.instructions, developer=text))
+
+
+def _joined(*texts: str | None) -> str | None:
+    return "\n\n".join(filter(None, texts)) or None

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import attrs
 
-from roder_trio.schema.event import UsageRecorded
+from roder_trio.schema.event import EventEnvelope, UsageRecorded
 from roder_trio.schema.usage import MAX_TOKENS, ZERO_USAGE, Attempt, TokenUsage
 
 
@@ -146,7 +146,7 @@ class ThreadTotals:
     it known whether the snapshot has all of it.
     """
 
-    __slots__ = ("_closed", "_dropped", "_loading", "_open", "_sums")
+    __slots__ = ("_closed", "_dropped", "_loading", "_open", "_records", "_running", "_sums")
 
     def __init__(self) -> None:
         self._sums = _Sums()
@@ -156,6 +156,9 @@ class ThreadTotals:
         self._dropped: dict[str, _Slot] = {}
         """Closed without having been settled, so an append that is under way may still land."""
         self._loading = True
+        self._running: str | None = None
+        self._records: dict[str, EventEnvelope] = {}
+        """The last stored record of each attempt of the running turn."""
 
     # -- attempts ----------------------------------------------------------------------------------------------------
 
@@ -206,6 +209,21 @@ class ThreadTotals:
         if slot is not None:
             slot.raise_to(report, usage)
 
+    def begin_turn(self, turn_id: str) -> None:
+        """Keep the records of this turn, until they are taken or the thread is loaded again."""
+        self._running = turn_id
+        self._records = {}
+
+    def note_record(self, attempt_id: str, record: EventEnvelope) -> None:
+        """A record of an attempt of this thread was stored."""
+        if record.turn_id == self._running:
+            self._records[attempt_id] = record
+
+    def take_records(self) -> tuple[EventEnvelope, ...]:
+        """Return the running turn's records, the last of each attempt, and keep no more of them."""
+        records, self._running, self._records = tuple(self._records.values()), None, {}
+        return records
+
     @property
     def has_open_attempts(self) -> bool:
         """Whether an attempt is open, so that the thread must stay resident."""
@@ -219,6 +237,7 @@ class ThreadTotals:
             self._sums.add(slot, own=slot.own)
         self._closed.clear()
         self._loading = True
+        self.take_records()
 
     def needs_readings(self, ledger: Ledger) -> bool:
         """Whether a ledger has closed an attempt whose reading may still change here: it can't be handed over."""

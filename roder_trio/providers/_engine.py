@@ -20,7 +20,7 @@ from roder_trio.errors import ProviderFailure, ProviderFailureKind
 from roder_trio.logic.naming import ToolNames
 from roder_trio.logic.redaction import Redactor, public_url, url_secrets
 from roder_trio.ports import InferenceEngine
-from roder_trio.providers._dialect import Decoder, HttpRequest, encode_json, header_value, join_url
+from roder_trio.providers._dialect import Decoder, HttpRequest, Timeouts, encode_json, header_value, join_url
 from roder_trio.providers._facts import Facts
 from roder_trio.providers._http import AsyncClient, Exchange, SharedClient, open_exchange
 from roder_trio.providers._key import ApiKey, KeySource, is_local
@@ -48,6 +48,8 @@ class Post:
     path: str
     body: dict[str, Any] = attrs.field(repr=False)
     headers: Mapping[str, str] = attrs.field(factory=dict)
+    timeouts: Timeouts | None = None
+    """How long the parts of this call may take, if not as the profile says."""
     repairs: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
     """What was changed after a refusal, by the name of the repair, with what is told of it."""
 
@@ -99,6 +101,7 @@ class HttpEngine(InferenceEngine, Generic[P]):
         self.id = id or self.usual_id
         row = known_server(self.dialect, self.id, base_url, self.usual_base_url)
         base_url = base_url or (row.base_url if row else self.usual_base_url)
+        self._own_models = models is not None
         if models is None:
             models = known_models(self.id, base_url)
         if requires_auth is None:
@@ -115,10 +118,9 @@ class HttpEngine(InferenceEngine, Generic[P]):
         )
         self._key = KeySource(self.id, api_key, tuple(env_keys), requires_auth)
         self._base_url = base_url
-        self._rows = {known.id: known for known in models}
         self._own_client = http
         self._client = http
-        self._models = ModelList(self.id, tuple(models), self.model_paths)
+        self._know(models)
 
     # -- what a dialect says
 
@@ -144,6 +146,17 @@ class HttpEngine(InferenceEngine, Generic[P]):
         """Take the runtime's client; one given as `http` is kept."""
         if self._own_client is None:
             self._client = client
+
+    def use_models(self, rows: Sequence[ModelDescriptor]) -> None:
+        """Take the runtime's rows, over those of the shipped catalog; rows given as `models` are kept."""
+        if not self._own_models:
+            self._know((*self.known_models, *rows))
+
+    def _know(self, rows: Sequence[ModelDescriptor]) -> None:
+        """Go by these rows, of two for one model by the later."""
+        self._rows = {row.id: row for row in rows}
+        self.known_models = tuple(self._rows.values())
+        self._models = ModelList(self.id, self.known_models, self.model_paths)
 
     def stream_turn(self, context: TurnContext, request: InferenceRequest) -> AbstractAsyncContextManager[EventStream]:
         """Send `request` and yield the iterator of its events, which also has `settle`.
@@ -275,7 +288,7 @@ class HttpEngine(InferenceEngine, Generic[P]):
                 quiet=bool(parts.query),
             ),
             provider=self.id,
-            timeouts=self.profile.timeouts,
+            timeouts=(post.timeouts if post else None) or self.profile.timeouts,
             redactor=call.redactor,
         )
 

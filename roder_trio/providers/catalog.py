@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from roder_trio.schema.cost import BUCKETS, Price
 from roder_trio.schema.inference import ModelDescriptor
 
 DIALECTS = ("openai_responses", "chat_completions", "anthropic", "gemini", "offline")
@@ -30,7 +31,6 @@ SUPPORTS = (
     "freeform",
 )
 REASONING_STYLES = ("effort", "level", "budget", "toggle", "none")
-PRICE_BUCKETS = ("prompt", "cached", "creation", "completion")
 
 Row: TypeAlias = dict[str, Any]
 Check: TypeAlias = Callable[[Any], str | None]
@@ -61,8 +61,6 @@ class Catalog:
 
     providers: tuple[ProviderRow, ...]
     models: tuple[ModelDescriptor, ...]
-    prices: Mapping[tuple[str, str], Mapping[str, Decimal]] = attrs.field(factory=dict)
-    """US dollars per million tokens, by (provider, model) and bucket."""
     _exact: dict[tuple[str, str], ModelDescriptor] = attrs.field(init=False, repr=False, eq=False)
     _by_id: dict[str, list[ModelDescriptor]] = attrs.field(init=False, repr=False, eq=False)
 
@@ -85,8 +83,7 @@ class Catalog:
         source = user_file or "catalog.toml"
         rows = [_provider(source, id, row) for id, row in providers.items()]
         rows.sort(key=lambda row: (row.sort_order, row.id))
-        prices = {key: _price(row["price"]) for key, row in models.items() if "price" in row}
-        return cls(providers=tuple(rows), models=tuple(_model(*key, row) for key, row in models.items()), prices=prices)
+        return cls(providers=tuple(rows), models=tuple(_model(*key, row) for key, row in models.items()))
 
     def provider(self, id: str) -> ProviderRow | None:
         """Return the row of a provider, by its id or an alias."""
@@ -105,9 +102,10 @@ class Catalog:
         """Return the rows of a provider's models, in the file's order."""
         return tuple(row for row in self.models if row.provider == provider)
 
-    def price(self, provider: str, model: str) -> Mapping[str, Decimal] | None:
-        """Return the prices of exactly this pair, by bucket; None if none is known. A price is never guessed."""
-        return self.prices.get((provider, model))
+    def price(self, provider: str, model: str) -> Price | None:
+        """Return the price of exactly this pair; None if none is known. A price is never guessed."""
+        row = self._exact.get((provider, model))
+        return None if row is None else row.price
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -170,14 +168,17 @@ def _provider(path: str, id: str, row: Row) -> ProviderRow:
 
 
 def _model(provider: str, id: str, row: Row) -> ModelDescriptor:
-    fields = {name: value for name, value in row.items() if name != "price"}
+    fields = dict(row)
     fields["supports"] = frozenset(fields.get("supports", ()))
     fields["supported_reasoning"] = tuple(fields.get("supported_reasoning", ()))
+    if "price" in row:
+        fields["price"] = _price(row["price"])
     return ModelDescriptor(provider=provider, id=id, **fields)
 
 
-def _price(amounts: Row) -> dict[str, Decimal]:
-    return {bucket: Decimal(amount) for bucket, amount in amounts.items()}
+def _price(table: Row) -> Price:
+    """Return the price of a row: amounts by bucket, and a table of such amounts for each service tier in `tiers`."""
+    return Price({name: amount for name, amount in table.items() if name != "tiers"}, table.get("tiers", {}))
 
 
 def _is_text(value: Any) -> str | None:
@@ -215,10 +216,11 @@ def _is_supports(value: Any) -> str | None:
 
 
 def _is_price(value: Any) -> str | None:
-    good = isinstance(value, dict) and all(
-        bucket in PRICE_BUCKETS and type(amount) in (int, Decimal) and amount >= 0 for bucket, amount in value.items()
-    )
-    return None if good else f"a table of dollars per million tokens by {', '.join(PRICE_BUCKETS)}"
+    try:
+        _price(value)
+    except (ValueError, AttributeError):
+        return f"a table of dollars per million tokens by {', '.join(BUCKETS)}, and of such by tier in 'tiers'"
+    return None
 
 
 def _is_one_of(names: tuple[str, ...]) -> Check:

@@ -87,7 +87,8 @@ class ScriptedEngine(InferenceEngine):
         self.capabilities = InferenceCapabilities.agent() if capabilities is None else capabilities
         self.requires_native_compaction = requires_native_compaction
         self.target = target
-        self.models = tuple(models) or (ModelDescriptor(provider=id, id="scripted"),)
+        self.known_models = tuple(models)
+        self.models = self.known_models or (ModelDescriptor(provider=id, id="scripted"),)
         self.calls: list[Call] = []
         """Every call, in order; those of `compact_turn` that had no compaction too."""
         self.active = 0

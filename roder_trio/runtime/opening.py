@@ -17,12 +17,14 @@ from roder_trio.actors.broadcast import EventBroadcast
 from roder_trio.actors.checkpoint import CheckpointTimer
 from roder_trio.actors.direct import DirectCompactions
 from roder_trio.actors.directory import Directory
+from roder_trio.actors.goal import goal_tools
 from roder_trio.actors.hook import Hooks, Policies
 from roder_trio.actors.sink import Sinks
 from roder_trio.logic.retry import MAX_JITTER
 from roder_trio.ports import EventSink, Fallback, Hook, InferenceEngine, Policy, ThreadStore, Tool
 from roder_trio.providers.catalog import Catalog
 from roder_trio.runtime.core import Core
+from roder_trio.runtime.cost import CostBook
 from roder_trio.runtime.engines import EngineRegistry
 from roder_trio.runtime.runtime import Runtime
 from roder_trio.schema.config import RuntimeConfig
@@ -54,7 +56,8 @@ async def open_runtime(
     StorageError if the store can't be opened.
     """
     config = config or RuntimeConfig()
-    extensions = _Extensions(Toolbox(tools), policies, hooks, sinks)
+    own_tools = goal_tools() if config.goals.model_tools else ()
+    extensions = _Extensions(Toolbox([*tools, *own_tools]), policies, hooks, sinks)
     registry = EngineRegistry(engines or [providers.Offline()], Catalog.load(config.catalog))
     store = store or stores.MemoryThreadStore()
     async with AsyncExitStack() as opened:
@@ -112,6 +115,7 @@ async def _live(
     """Run all actors under a shield, so that a cancel reaches the caller's block first and they end in order."""
     broadcast = EventBroadcast(lambda missed: envelope(Lagged(missed)))
     accounting = AccountingActor(store, config, broadcast.publish, utc_now)
+    costs = CostBook(registry)
     services = Services(
         store=store,
         accounting=accounting,
@@ -123,9 +127,10 @@ async def _live(
         lifecycle=Lifecycle(),
         checkpoints=CheckpointTimer(config.delta_checkpoint_interval),
         toolbox=extensions.toolbox,
-        hooks=Hooks(extensions.hooks, config.deadlines),
+        hooks=Hooks(extensions.hooks, config.deadlines, costs.cost_of),
         policies=Policies(extensions.policies, config.deadlines),
         policy_modes=PolicyModes(config.policy_mode),
+        cost_of=costs.cost_of,
         jitter=lambda: random.uniform(0, MAX_JITTER),  # noqa: S311 - spreads retries, keeps no secret
     )
     with trio.CancelScope(shield=True):

@@ -11,10 +11,11 @@ import trio
 
 from roder_trio.actors._reader import Filter
 from roder_trio.actors._services import new_id
+from roder_trio.actors.cost import EndedTurn
 from roder_trio.errors import ActorCrashed, BadWorkspace, RoderTrioError, RuntimeDraining
 from roder_trio.logic.output import OutputForm, output_form
 from roder_trio.logic.thread.admission import WorkspaceUnchecked
-from roder_trio.runtime.base import Base
+from roder_trio.runtime.cost import CostMethods
 from roder_trio.runtime.handle import Turn
 from roder_trio.schema import command as c
 from roder_trio.schema.transcript import Image, UserMessage
@@ -43,7 +44,7 @@ class TurnKeywords(_TextKeywords, total=False):
     output: OutputOptions | None
 
 
-class TurnMethods(Base):
+class TurnMethods(CostMethods):
     """What can be done with turns."""
 
     async def start_turn(
@@ -125,10 +126,10 @@ class TurnMethods(Base):
         """
         while True:
             try:
-                outcome: TurnOutcome = await self._ask(thread_id, c.WaitTurn(turn_id))
+                ended: EndedTurn = await self._ask(thread_id, c.WaitTurn(turn_id))
             except ActorCrashed:
                 continue
-            return outcome
+            return await self._priced(thread_id, ended)
 
     async def steer_turn(self, thread_id: str, turn_id: str, message: str, images: Images = ()) -> None:
         """Give a running turn more input; it is durable when this returns, and will be delivered or handed back.
@@ -161,6 +162,17 @@ class TurnMethods(Base):
         self._check_open()
         self._core.services.lifecycle.resume()
 
+    async def continue_goal(self, thread_id: str) -> str | None:
+        """Begin a turn of the thread's goal without a message; returns its id.
+
+        None if there is no active goal, a turn runs, or the runtime takes no turns. Cancelling withdraws a request that
+        is still queued; a turn that began goes on. Raises ThreadNotFound, BadWorkspace, UnsupportedOption,
+        StorageError.
+        """
+        self._check_open()
+        started: str | None = await self._admit(thread_id, c.ContinueGoal(turn_id=new_id()))
+        return started
+
     # -- how ---------------------------------------------------------------------------------------------------------
 
     async def _start(
@@ -175,16 +187,19 @@ class TurnMethods(Base):
         if self._core.services.lifecycle.draining:
             raise RuntimeDraining
         command = c.StartTurn(turn_id=turn_id, message=message, options=options, output_form=form)
+        started: str = await self._admit(thread_id, command)
+        return started
+
+    async def _admit(self, thread_id: str, command: c.StartTurn | c.ContinueGoal) -> Any:
+        """Ask for a turn; a workspace that the answer hangs on is looked at first."""
         while True:
             try:
-                answer: str = await self._ask_for_job(thread_id, command)
+                return await self._ask_for_job(thread_id, command)
             except WorkspaceUnchecked as unchecked:
                 absolute = PurePath(unchecked.workspace).is_absolute()
                 if not absolute or not await trio.to_thread.run_sync(os.path.isdir, unchecked.workspace):
                     raise BadWorkspace(unchecked.workspace) from None
                 command = attrs.evolve(command, existing_directory=unchecked.workspace)
-            else:
-                return answer
 
     async def _interrupt(self, thread_id: str, turn_id: str, reason: str) -> None:
         thread = self._core.directory.get(thread_id)

@@ -129,6 +129,16 @@ class Deadlines:
 
 
 @attrs.frozen(kw_only=True)
+class GoalConfig:
+    """How far goals work by themselves."""
+
+    auto_continue: bool = attrs.field(default=True, validator=_flag)
+    """Whether a turn that completes while the goal is active is followed by another."""
+    model_tools: bool = attrs.field(default=True, validator=_flag)
+    """Whether models get `get_goal`, `create_goal` and `update_goal`."""
+
+
+@attrs.frozen(kw_only=True)
 class RuntimeConfig:
     """The settings of a runtime; they never change while it is open."""
 
@@ -174,3 +184,4 @@ class RuntimeConfig:
     """Seconds between two usage records of one running attempt."""
     reliability: ReliabilityConfig = attrs.field(default=ReliabilityConfig(), validator=_instance(ReliabilityConfig))
     deadlines: Deadlines = attrs.field(default=Deadlines(), validator=_instance(Deadlines))
+    goals: GoalConfig = attrs.field(default=GoalConfig(), validator=_instance(GoalConfig))

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 import attrs
 
 from roder_trio.schema.config import ReliabilityConfig, WebSearch
+from roder_trio.schema.cost import Price
 from roder_trio.schema.transcript import ToolCall, ToolResult, TranscriptItem
 from roder_trio.schema.usage import Purpose, TokenUsage
 
@@ -165,6 +166,7 @@ class ModelDescriptor:
     supports: frozenset[str] = frozenset()
     reasoning_style: str = "none"
     hidden: bool = False
+    price: Price | None = attrs.field(default=None, hash=False)
 
 
 # -- the stream --------------------------------------------------------------------------------------------------------

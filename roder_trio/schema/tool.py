@@ -12,7 +12,7 @@ from roder_trio.schema.ids import as_tuple, is_text
 from roder_trio.schema.policy import PolicyMode
 from roder_trio.schema.transcript import Image
 
-EFFECTS = frozenset({"read", "write", "process", "network"})
+EFFECTS = frozenset({"read", "write", "process", "network", "thread"})
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -24,9 +24,9 @@ def _effects(value: Iterable[str] | None) -> frozenset[str] | None:
 class ToolSpec:
     """What a tool is called, what it takes, and what it may touch.
 
-    `parameters` is a JSON schema of an object. `effects` is a subset of read, write, process, network; None means
-    undeclared, which counts as all but read. `timeout` is in seconds. A freeform tool takes its one string argument,
-    `freeform_field`, raw.
+    `parameters` is a JSON schema of an object. `effects` is a subset of read, write, process, network, and thread for
+    what only changes the thread itself; None means undeclared, which counts as write, process and network. `timeout` is
+    in seconds. A freeform tool takes its one string argument, `freeform_field`, raw.
     """
 
     name: str = attrs.field(validator=is_text)

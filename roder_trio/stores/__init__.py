@@ -7,6 +7,7 @@ from roder_trio.schema.thread import StoreRepair
 if TYPE_CHECKING:
     from roder_trio.stores.jsonl import JsonlThreadStore
     from roder_trio.stores.memory import MemoryThreadStore
+    from roder_trio.stores.postgres import PostgresThreadStore
     from roder_trio.stores.roder import ImportReport, import_roder
     from roder_trio.stores.sqlite import SqliteThreadStore
     from roder_trio.stores.transfer import copy_store, export_thread, import_thread, salvage_thread
@@ -15,6 +16,7 @@ __all__ = [
     "ImportReport",
     "JsonlThreadStore",
     "MemoryThreadStore",
+    "PostgresThreadStore",
     "SqliteThreadStore",
     "StoreRepair",
     "copy_store",
@@ -29,6 +31,7 @@ _HOMES = {
     "JsonlThreadStore": "roder_trio.stores.jsonl",
     "MemoryThreadStore": "roder_trio.stores.memory",
     "SqliteThreadStore": "roder_trio.stores.sqlite",
+    "PostgresThreadStore": "roder_trio.stores.postgres",
     "copy_store": "roder_trio.stores.transfer",
     "export_thread": "roder_trio.stores.transfer",
     "import_roder": "roder_trio.stores.roder",

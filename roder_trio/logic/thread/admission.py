@@ -10,13 +10,25 @@ from roder_trio.errors import (
     UnknownProvider,
     UnsupportedOption,
 )
+from roder_trio.logic.goal.prompt import continuation_text
 from roder_trio.logic.output import FINAL_ANSWER, takes_format
 from roder_trio.logic.thread.draft import AppendItem, Draft, Emit
 from roder_trio.logic.thread.facts import DEFERRED, Decision, Deferred, EngineFacts, Facts, Phase
+from roder_trio.logic.thread.goals import read_goal
 from roder_trio.logic.thread.state import ThreadState
-from roder_trio.schema.command import Compact, StartCompaction, StartJob, StartTurn, TurnOptions, TurnPlan
+from roder_trio.logic.tool.offer import takes_tools
+from roder_trio.schema.command import (
+    Compact,
+    ContinueGoal,
+    StartCompaction,
+    StartJob,
+    StartTurn,
+    TurnOptions,
+    TurnPlan,
+)
 from roder_trio.schema.event import TurnStarted
-from roder_trio.schema.transcript import ProviderMetadata
+from roder_trio.schema.goal import GoalStatus
+from roder_trio.schema.transcript import ProviderMetadata, UserMessage
 
 
 class WorkspaceUnchecked(BadWorkspace):
@@ -37,9 +49,7 @@ def start_turn(state: ThreadState, command: StartTurn, facts: Facts) -> Decision
         raise RuntimeDraining
     if not command.message.text.strip() and not command.message.images:
         raise EmptyMessage
-    workspace = command.options.workspace or state.metadata.workspace or facts.config.workspace
-    if workspace is not None and workspace != command.existing_directory:
-        raise WorkspaceUnchecked(workspace)
+    _check_workspace(state, command.options, command.existing_directory, facts)
     plan, engine = choose(state, command.turn_id, command.options, facts)
     if command.output_form is not None and not _can_answer(plan, engine, facts):
         raise UnsupportedOption("output_type", f"the engine {plan.provider!r} can't give a structured answer here")
@@ -47,14 +57,42 @@ def start_turn(state: ThreadState, command: StartTurn, facts: Facts) -> Decision
         raise UnsupportedOption("images", f"the engine {plan.provider!r} takes no images")
     if must_wait(state, facts):
         return DEFERRED
+    return _begin(state, attrs.evolve(plan, message=command.message, output_form=command.output_form))
+
+
+def continue_goal(state: ThreadState, command: ContinueGoal, facts: Facts) -> Decision | Deferred:
+    """Admit a turn of the goal by itself, if everything allows it at this moment; else nothing happens."""
+    goal = read_goal(state, facts)
+    outdated = command.after is not None and command.after != state.last_turn_id
+    if goal is None or goal.status is not GoalStatus.ACTIVE or facts.draining or outdated:
+        return Decision()
+    try:
+        if must_wait(state, facts):
+            return DEFERRED
+    except ThreadBusy:
+        return Decision()
+    options = TurnOptions() if facts.last_plan is None else facts.last_plan.options
+    _check_workspace(state, options, command.existing_directory, facts)
+    plan, _ = choose(state, command.turn_id, options, facts)
+    message = UserMessage(continuation_text(goal, facts.policy_mode))
+    return _begin(state, attrs.evolve(plan, message=message, continues=state.last_turn_id), automatic=True)
+
+
+def _begin(state: ThreadState, plan: TurnPlan, *, automatic: bool = False) -> Decision:
+    assert plan.message is not None
     drafts: list[Draft] = [
-        Emit(TurnStarted(plan.provider, plan.model, plan.reasoning), plan.turn_id),
-        AppendItem(plan.turn_id, command.message),
+        Emit(TurnStarted(plan.provider, plan.model, plan.reasoning, automatic), plan.turn_id),
+        AppendItem(plan.turn_id, plan.message),
     ]
     if state.last_model is not None and state.last_model != (plan.provider, plan.model):
         drafts.append(AppendItem(plan.turn_id, _model_switch(state.last_model, plan)))
-    plan = attrs.evolve(plan, message=command.message, output_form=command.output_form)
     return Decision(tuple(drafts), (StartJob(plan),), reply=plan.turn_id)
+
+
+def _check_workspace(state: ThreadState, options: TurnOptions, existing: str | None, facts: Facts) -> None:
+    workspace = options.workspace or state.metadata.workspace or facts.config.workspace
+    if workspace is not None and workspace != existing:
+        raise WorkspaceUnchecked(workspace)
 
 
 def compact(state: ThreadState, command: Compact, facts: Facts) -> Decision | Deferred:
@@ -109,8 +147,9 @@ def choose(state: ThreadState, turn_id: str, options: TurnOptions, facts: Facts)
 
 def _can_answer(plan: TurnPlan, engine: EngineFacts, facts: Facts) -> bool:
     """Whether a structured answer can be had: by a response format, or by a tool whose name is free."""
-    by_tool = engine.capabilities.tool_calls and FINAL_ANSWER not in facts.tool_names
-    return by_tool or takes_format(engine.capabilities, engine.models.get(plan.model))
+    row = engine.models.get(plan.model)
+    by_tool = takes_tools(engine.capabilities, row) and FINAL_ANSWER not in facts.tool_names
+    return by_tool or takes_format(engine.capabilities, row)
 
 
 def _model_switch(before: tuple[str, str], plan: TurnPlan) -> ProviderMetadata:

@@ -17,6 +17,7 @@ Handler = Callable[[ThreadState, Any, Facts], Decision | Deferred]
 
 _HANDLERS: Mapping[type, Handler] = {
     c.StartTurn: admission.start_turn,
+    c.ContinueGoal: admission.continue_goal,
     c.Compact: admission.compact,
     c.Steer: turns.steer,
     c.Interrupt: turns.interrupt,
@@ -37,6 +38,7 @@ _HANDLERS: Mapping[type, Handler] = {
     c.ChangePolicy: tools.change_policy,
     c.GetGoal: lambda state, command, facts: Decision(reply=read_goal(state, facts)),
     c.SetGoal: goals.set_goal,
+    c.AskGoal: goals.ask_goal,
     c.ClearGoal: goals.clear_goal,
     c.ItemExists: host.item_exists,
     c.LatestIndex: host.latest_index,

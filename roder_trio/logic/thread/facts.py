@@ -11,7 +11,7 @@ from roder_trio.logic.estimate import Sums
 from roder_trio.logic.thread.draft import Draft
 from roder_trio.logic.usage import ThreadTotals
 from roder_trio.logic.window import Window
-from roder_trio.schema.command import Effect
+from roder_trio.schema.command import Effect, TurnPlan
 from roder_trio.schema.config import RuntimeConfig
 from roder_trio.schema.inference import EngineTarget, InferenceCapabilities, ModelDescriptor
 from roder_trio.schema.policy import PolicyMode, Verdict
@@ -40,6 +40,8 @@ class Slot:
     """Whether its engine takes images."""
     attached_at: float | None = None
     """Since when, on trio's clock, the turn works on its goal without that being stored."""
+    continues: str | None = None
+    """The turn whose goal work the running one goes on with, unasked."""
 
 
 @attrs.frozen(kw_only=True)
@@ -78,6 +80,10 @@ class Facts:
     """The names of the runtime's tools."""
     policy_mode: PolicyMode = PolicyMode.ACCEPT_ALL
     """The thread's own, else the runtime's."""
+    last_plan: TurnPlan | None = None
+    """What the last turn of this process ran with."""
+    continues_after: str | None = None
+    """The turn after which a continuation of the goal waits to be decided."""
     terms: Mapping[str, ApprovalTerms] = attrs.field(factory=dict)
     """Those of pending requests for consent, by approval id."""
 

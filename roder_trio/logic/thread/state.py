@@ -10,7 +10,7 @@ from typing import assert_never
 
 import attrs
 
-from roder_trio.logic.goal import attach_after
+from roder_trio.logic.goal.rules import attach_after
 from roder_trio.logic.item import ItemFold, ItemNumbers, fold_kind
 from roder_trio.logic.window import History
 from roder_trio.schema.event import (
@@ -35,7 +35,7 @@ from roder_trio.schema.event import (
     TurnInterrupted,
     TurnStarted,
 )
-from roder_trio.schema.goal import Goal
+from roder_trio.schema.goal import Goal, GoalCause, GoalStatus
 from roder_trio.schema.ids import UNSET
 from roder_trio.schema.item import ItemCompleted, ItemDelta, ItemDiscarded, ThreadItem, ThreadItemEvent
 from roder_trio.schema.thread import ExtensionStateRecord, ThreadMetadata, ThreadScope
@@ -73,6 +73,14 @@ class HeldText:
     """As far as its stored parts tell; None if something else had ended it before."""
 
 
+@attrs.frozen
+class GoalStop:
+    """A goal was stopped in mid-turn; a status of None says that it was cleared."""
+
+    status: GoalStatus | None
+    cause: GoalCause
+
+
 @attrs.define
 class OpenTurn:
     """The turn that was started and has no terminal event yet."""
@@ -93,6 +101,10 @@ class OpenTurn:
     """Requests for consent, and to the host, that have no answer, oldest first."""
     asked: set[str] = attrs.field(factory=set)
     """The ids of calls that the host was asked to run, answered or not."""
+    worked: bool = False
+    """A call was answered, a steer delivered, or the goal changed."""
+    stopped: GoalStop | None = None
+    """How the goal that the turn worked on was stopped since."""
 
 
 @attrs.define(eq=False)
@@ -122,6 +134,8 @@ class ThreadState:
     opening_tokens: int = 0
     opening_time: float = 0.0
     goal_time: float = 0.0
+    empty_turns: int = 0
+    """Automatic turns in a row that did nothing."""
     call_ids: set[str] = attrs.field(factory=set)
     """The ids of all calls outside the open turn."""
     extensions: dict[tuple[str, str], ExtensionStateRecord] = attrs.field(factory=dict)
@@ -160,6 +174,8 @@ def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
             state.last_turn_id, state.last_model = turn_id, (event.provider, event.model)
             state.open_turn = OpenTurn(turn_id, event.provider, event.model, event.automatic)
             state.open_turn.goal_id = attach_after(event, None, state.goal)
+            if not event.automatic:
+                state.empty_turns = 0
         case TurnCompleted() | TurnFailed() | TurnInterrupted() as event if turn_id is not None:
             _end_turn(state, turn_id, event)
         case SteerAccepted() as event:
@@ -244,11 +260,13 @@ def fold_appended(state: ThreadState, turn_id: str, event: TranscriptItemAppende
         return
     if event.steer_id is not None:
         turn.steers = [steer for steer in turn.steers if steer.steer_id != event.steer_id]
+        turn.worked = True
     if isinstance(item, ToolCall):
         turn.calls[item.id] = item
         turn.call_ids.add(item.id)
     elif isinstance(item, ToolResult):
         turn.calls.pop(item.id, None)
+        turn.worked = True
 
 
 def _end_turn(state: ThreadState, turn_id: str, event: TerminalEvent) -> None:
@@ -258,6 +276,8 @@ def _end_turn(state: ThreadState, turn_id: str, event: TerminalEvent) -> None:
         if entry.answer is None:
             entry.shed()
     if state.open_turn is not None and state.is_open(turn_id):
+        empty = state.open_turn.automatic and not state.open_turn.worked and isinstance(event, TurnCompleted)
+        state.empty_turns = state.empty_turns + 1 if empty else 0
         state.call_ids |= state.open_turn.call_ids
         state.open_turn = None
 
@@ -267,11 +287,24 @@ def _fold_goal(state: ThreadState, event: GoalUpdated | GoalCleared | GoalTimeRe
         if state.goal is not None and state.goal.goal_id == event.goal_id:
             state.goal_time += event.seconds
         return
+    if event.cause in (GoalCause.HOST, GoalCause.MODEL):
+        state.empty_turns = 0
     if state.open_turn is not None:
-        state.open_turn.goal_id = attach_after(event, state.open_turn.goal_id, state.goal)
+        _fold_goal_of_turn(state, state.open_turn, event)
     if isinstance(event, GoalCleared):
         state.goal = None
         return
     if state.goal is None or state.goal.goal_id != event.goal.goal_id:
         state.opening_tokens, state.opening_time, state.goal_time = event.opening_tokens, event.opening_time, 0.0
     state.goal = attrs.evolve(event.goal, tokens_used=0, time_used=0.0)
+
+
+def _fold_goal_of_turn(state: ThreadState, turn: OpenTurn, event: GoalUpdated | GoalCleared) -> None:
+    """Say what a change of the goal makes of the turn that is open."""
+    before, turn.goal_id = turn.goal_id, attach_after(event, turn.goal_id, state.goal)
+    turn.worked = turn.worked or event.cause in (GoalCause.HOST, GoalCause.MODEL)
+    if turn.goal_id is not None:
+        turn.stopped = None
+    elif before is not None:
+        status = event.goal.status if isinstance(event, GoalUpdated) else None
+        turn.stopped = None if status is GoalStatus.COMPLETE else GoalStop(status, event.cause)

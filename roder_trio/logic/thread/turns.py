@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import assert_never
 
+import attrs
+
 from roder_trio.errors import NoActiveTurn, StaleWindow, SteerQueueFull, UnknownTurn
 from roder_trio.logic.boundary import is_boundary
 from roder_trio.logic.compaction import compaction_items, has_open_call
@@ -14,12 +16,13 @@ from roder_trio.logic.estimate import estimate
 from roder_trio.logic.thread import tools
 from roder_trio.logic.thread.draft import AppendItem, DiscardOpen, Draft, Emit
 from roder_trio.logic.thread.facts import DEFERRED, FROM_LOG, VIEW, Decision, Deferred, Facts, Phase
-from roder_trio.logic.thread.goals import at_turn_end
+from roder_trio.logic.thread.goals import at_turn_end, goes_on, pause_goal
 from roder_trio.logic.thread.state import ThreadState, TurnEntry
 from roder_trio.schema.command import (
     CancelJob,
     CommitCompaction,
     CompactionEnded,
+    ContinueLater,
     EndTurn,
     Failed,
     FinalStep,
@@ -54,6 +57,7 @@ from roder_trio.schema.turn import TurnOutcome
 from roder_trio.schema.usage import TokenUsage
 
 CALLER_LEFT = "caller_left"
+BY_USER = "user"
 DEADLINE = "deadline"
 """The cause of a turn whose time is over; whoever interrupts it still says why."""
 
@@ -73,7 +77,15 @@ def steer(state: ThreadState, command: Steer, facts: Facts) -> Decision:
 
 
 def interrupt(state: ThreadState, command: Interrupt, facts: Facts) -> Decision:
-    """Cancel a running turn, or a manual compaction whose caller left; all else is left alone, silently."""
+    """Cancel a running turn, or a manual compaction whose caller left; all else is left alone, silently.
+
+    One that a user means for the turn that just ended stops what goes on with its goal.
+    """
+    if command.reason == BY_USER:
+        if facts.continues_after == command.turn_id:
+            return pause_goal(state, facts)
+        if facts.slot.continues == command.turn_id and facts.slot.turn_id is not None:
+            command = attrs.evolve(command, turn_id=facts.slot.turn_id)
     if facts.slot.turn_id != command.turn_id:
         return Decision()
     if facts.slot.phase is Phase.COMPACTING and command.reason == CALLER_LEFT:
@@ -142,8 +154,10 @@ def final_step(state: ThreadState, report: FinalStep, facts: Facts) -> Decision:
         return Decision((*drafts, DiscardOpen(report.turn_id), *_steers(state, facts)), reply=VIEW)
     drafts = _left_by_step(state, report.turn_id, report.items)
     completed = TurnCompleted(_usage(report.turn_id, facts), report.finish_reason)
-    ending = (DiscardOpen(report.turn_id, hosted=True), *at_turn_end(state, facts, completed))
-    return Decision((*drafts, *ending, Emit(completed, report.turn_id)), (EndTurn(report.turn_id),), finishing=True)
+    goal = at_turn_end(state, facts, completed)
+    ending = (DiscardOpen(report.turn_id, hosted=True), *goal, Emit(completed, report.turn_id))
+    later = (ContinueLater(report.turn_id),) if goes_on(state, facts, goal) else ()
+    return Decision((*drafts, *ending), (EndTurn(report.turn_id), *later), finishing=True)
 
 
 def tool_results_done(state: ThreadState, report: ToolResultsDone, facts: Facts) -> Decision:

@@ -4,13 +4,18 @@ from collections.abc import Collection, Iterable
 
 from roder_trio.errors import DuplicateTool
 from roder_trio.logic.json_schema import ordered
-from roder_trio.schema.inference import ToolDefinition
+from roder_trio.schema.inference import InferenceCapabilities, ModelDescriptor, ToolDefinition
 from roder_trio.schema.tool import ToolSpec
 
 
 def is_permitted(name: str, *allowlists: Collection[str]) -> bool:
     """Whether every allowlist has the tool; an empty one has all."""
     return all(not names or name in names for names in allowlists)
+
+
+def takes_tools(capabilities: InferenceCapabilities, row: ModelDescriptor | None) -> bool:
+    """Whether an engine takes tools for a model; a row without any `supports` forbids nothing."""
+    return capabilities.tool_calls and (row is None or not row.supports or "tools" in row.supports)
 
 
 def offered(specs: Iterable[ToolSpec], *allowlists: Collection[str]) -> tuple[ToolDefinition, ...]:

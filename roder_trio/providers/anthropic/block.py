@@ -25,6 +25,8 @@ _FIELDS = {
     "compaction_delta": ("content", "encrypted_content"),
 }
 """What a piece of each known type brings."""
+_WHOLE = ("encrypted_content",)
+"""Texts that come in one piece; a newer one replaces the former."""
 
 
 @attrs.define
@@ -57,7 +59,7 @@ class Block:
                 continue
             if name == "citation":
                 self._lists.setdefault("citations", []).append(value)
-            elif isinstance(value, str):
+            elif isinstance(value, str) and name not in _WHOLE:
                 self._texts.setdefault(name, []).append(value)
             elif isinstance(value, list):
                 self._lists.setdefault(name, []).extend(value)

@@ -2,7 +2,7 @@
 
 Pure. Neighbours of one role are one message, so that all results of a step stand together, before any text. What an
 answer left is sent as it came; only what the server would refuse is left out: blank texts, thinking that was cut off
-before its signature, calls of the provider's own tools whose results were lost.
+before its signature, calls of the provider's own tools whose results were lost, and such results without their calls.
 """
 
 import re
@@ -47,7 +47,7 @@ def messages(items: Sequence[Sent], profile: Profile, names: ToolNames) -> list[
     writer = _Writer(profile, names)
     for item in items:
         writer.take(item)
-    return _trimmed(_grouped(_without_lost_calls(writer.out)))
+    return _trimmed(_grouped(_without_halves(writer.out)))
 
 
 def text_blocks(text: str | None) -> list[Block]:
@@ -121,11 +121,12 @@ def _may_go_back(block: Block) -> bool:
             return bool(kind)
 
 
-def _without_lost_calls(said: list[tuple[str, Block]]) -> list[tuple[str, Block]]:
-    """Leave out calls of the provider's tools whose results are not there and can't come any more.
+def _without_halves(said: list[tuple[str, Block]]) -> list[tuple[str, Block]]:
+    """Leave out results of the provider's tools without their calls, and calls whose results can't come any more.
 
     They can while nothing but results of ours stands behind the newest assistant message.
     """
+    asked = {block.get("id") for _, block in said if block["type"] in HOSTED}
     answered = {block.get("tool_use_id") for _, block in said}
     open_from = len(said)
     while open_from and said[open_from - 1][1]["type"] == "tool_result":
@@ -135,7 +136,8 @@ def _without_lost_calls(said: list[tuple[str, Block]]) -> list[tuple[str, Block]
     return [
         (role, block)
         for place, (role, block) in enumerate(said)
-        if place >= open_from or block["type"] not in HOSTED or block.get("id") in answered
+        if (place >= open_from or block["type"] not in HOSTED or block.get("id") in answered)
+        and (block["type"] == "tool_result" or block.get("tool_use_id") in (None, *asked))
     ]
 
 

@@ -37,7 +37,7 @@ class Profile(WireProfile):
     max_tokens: int = 32_000
     """The limit of an answer where the request has none; the wire wants one always."""
     effort_aliases: Mapping[str, str] = attrs.field(factory=lambda: {"minimal": "low"})
-    thinking: Thinking = "budget"
+    thinking: Thinking = "adaptive"
     """`thinking: {type: adaptive}`, `{type: enabled, budget_tokens}`, or nothing about thinking at all."""
     send_effort: bool = False
     """Whether the level goes into `output_config.effort`."""
@@ -86,13 +86,13 @@ class Profile(WireProfile):
         if row is None:
             return profile
         profile = attrs.evolve(profile, max_tokens=row.max_output_tokens or self.max_tokens)
+        if row.supports or row.reasoning_style != "none":
+            thinking, send_effort = _STYLES.get(row.reasoning_style, (self.thinking, self.send_effort))
+            profile = attrs.evolve(profile, thinking=thinking, send_effort=send_effort)
         if not row.supports:
             return profile
-        thinking, send_effort = _STYLES.get(row.reasoning_style, (self.thinking, self.send_effort))
         return attrs.evolve(
             profile,
-            thinking=thinking,
-            send_effort=send_effort,
             structured_output=self.structured_output and "structured" in row.supports,
             prompt_cache=self.prompt_cache and "prompt_cache" in row.supports,
             mid_system=self.mid_system or "mid_system" in row.supports,

@@ -60,7 +60,12 @@ class OpenAIResponses(HttpEngine[Profile]):
 
     def _compaction_post(self, request: InferenceRequest, profile: Profile) -> Post:
         body = encode_compaction(request, profile, target=self.target)
-        return Post(path="responses/compact", body=body, headers={"Accept": "application/json"})
+        return Post(
+            path="responses/compact",
+            body=body,
+            headers={"Accept": "application/json"},
+            timeouts=profile.compaction_timeouts,
+        )
 
     def _compaction_decoder(self, facts: Facts[Profile], request: InferenceRequest) -> Decoder:
         return CompactionDecoder(facts)

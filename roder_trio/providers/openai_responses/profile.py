@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 import attrs
 
+from roder_trio.providers._dialect import Timeouts
 from roder_trio.providers._profile import WireProfile
 from roder_trio.schema.inference import ModelDescriptor
 
@@ -47,6 +48,8 @@ class Profile(WireProfile):
     """Whether the server may be told to compact inside an answer."""
     native_compaction: bool = True
     """Whether the server has an endpoint that compacts."""
+    compaction_timeouts: Timeouts = attrs.field(factory=lambda: Timeouts(headers=300.0))
+    """Of that endpoint, whose answer begins only once it is whole."""
 
     @property
     def structured(self) -> bool:

@@ -7,6 +7,7 @@ what the actor performs, without awaiting, once a decision's events are stored.
 from roder_trio.schema.command.effect import (
     Answer,
     CancelJob,
+    ContinueLater,
     Effect,
     EndTurn,
     FreeSlot,
@@ -19,6 +20,7 @@ from roder_trio.schema.command.effect import (
     TurnPlan,
 )
 from roder_trio.schema.command.report import (
+    AskGoal,
     AwaitAnswer,
     Checkpoint,
     CommitCompaction,
@@ -44,6 +46,7 @@ from roder_trio.schema.command.request import (
     ChangePolicy,
     ClearGoal,
     Compact,
+    ContinueGoal,
     GetGoal,
     GetState,
     Interrupt,
@@ -69,6 +72,7 @@ from roder_trio.schema.command.request import (
 __all__ = [
     "Answer",
     "Archive",
+    "AskGoal",
     "AwaitAnswer",
     "BeginDirectCompaction",
     "CancelJob",
@@ -78,6 +82,8 @@ __all__ = [
     "CommitCompaction",
     "Compact",
     "CompactionEnded",
+    "ContinueGoal",
+    "ContinueLater",
     "Effect",
     "EndTurn",
     "Failed",

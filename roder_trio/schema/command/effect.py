@@ -27,6 +27,8 @@ class TurnPlan:
     """What the turn began with; None for a compaction."""
     output_form: Any = None
     """What the answer must be; None: text."""
+    continues: str | None = None
+    """The turn whose goal work this one goes on with, unasked."""
 
 
 @attrs.frozen
@@ -93,6 +95,13 @@ class EndTurn:
 
 
 @attrs.frozen
+class ContinueLater:
+    """The goal goes on after this turn, behind all that was asked of the thread before."""
+
+    after: str
+
+
+@attrs.frozen
 class Publish:
     """Publish a live-only event."""
 
@@ -101,5 +110,15 @@ class Publish:
 
 
 Effect: TypeAlias = (
-    StartJob | StartCompaction | CancelJob | PreemptStep | FreeSlot | EndTurn | Publish | Answer | Remember | SetMode
+    StartJob
+    | StartCompaction
+    | CancelJob
+    | PreemptStep
+    | FreeSlot
+    | EndTurn
+    | ContinueLater
+    | Publish
+    | Answer
+    | Remember
+    | SetMode
 )

@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from roder_trio.schema.event import Event
+from roder_trio.schema.goal import GoalPatch
 from roder_trio.schema.policy import Verdict
 from roder_trio.schema.tool import ToolSpec
 from roder_trio.schema.transcript import ProviderMetadata, TranscriptItem
@@ -103,6 +104,17 @@ class RequestExternal:
     call_id: str
     name: str
     arguments: str
+
+
+@attrs.frozen(kw_only=True)
+class AskGoal:
+    """The model reads or changes the goal; answered with what came of it. A patch of None only reads."""
+
+    turn_id: str
+    goal_id: str
+    """For a new goal."""
+    patch: GoalPatch | None = None
+    creates: bool = False
 
 
 @attrs.frozen

@@ -157,6 +157,19 @@ class ClearGoal:
     """Remove the goal."""
 
 
+@attrs.frozen(kw_only=True)
+class ContinueGoal:
+    """Begin a turn of the goal, if it is active and the thread idle; answered with its id, or None.
+
+    `after` is the turn that it follows by itself, and that must still be the last one; None: a host asked for it.
+    """
+
+    turn_id: str
+    after: str | None = None
+    existing_directory: str | None = None
+    """A workspace that was found to exist."""
+
+
 @attrs.frozen
 class UpdateThread:
     """Change fields of the metadata."""

@@ -61,6 +61,7 @@ from roder_trio.schema.event.turn import (
 )
 from roder_trio.schema.event.usage import (
     GoalCleared,
+    GoalContinuationFailed,
     GoalTimeRecorded,
     GoalUpdated,
     UsageRecorded,
@@ -83,6 +84,7 @@ ThreadEvent: TypeAlias = (
     | GoalUpdated
     | GoalCleared
     | GoalTimeRecorded
+    | GoalContinuationFailed
     | ToolArgumentsRewritten
     | PolicyModeChanged
     | ApprovalRequested
@@ -161,6 +163,7 @@ __all__ = [
     "ExternalToolRequested",
     "ExternalToolResolved",
     "GoalCleared",
+    "GoalContinuationFailed",
     "GoalTimeRecorded",
     "GoalUpdated",
     "HookFailed",

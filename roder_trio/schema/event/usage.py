@@ -49,6 +49,16 @@ class GoalCleared:
 
 
 @attrs.frozen
+class GoalContinuationFailed:
+    """The next turn of a goal could not be stored, so it didn't begin; the goal stays as it is."""
+
+    kind: ClassVar[str] = "goal.continuation_failed"
+    durable: ClassVar[bool] = False
+    goal_id: str
+    message: str
+
+
+@attrs.frozen
 class GoalTimeRecorded:
     """A turn worked `seconds` on a goal."""
 

@@ -48,7 +48,7 @@ async def import_roder(directory: str | os.PathLike[str], store: ThreadStore) ->
     imported: list[ThreadId] = []
     skipped: list[ThreadId] = []
     failed: dict[str, str] = {}
-    warnings: list[str] = []
+    warnings = [] if folders else [f"there is no thread directory in {str(directory)!r}"]
     for path, archived in folders:
         try:
             thread = await trio.to_thread.run_sync(read_thread, path, limiter=limiter)

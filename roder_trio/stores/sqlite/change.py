@@ -35,6 +35,7 @@ from roder_trio.stores._sql_thread import (
     new_document,
     read_document,
 )
+from roder_trio.stores.sqlite.kept import is_due
 from roder_trio.stores.sqlite.query import as_json, read_creation
 
 MAX_DOCUMENTS = 1024
@@ -100,8 +101,11 @@ def create(connection: sqlite3.Connection, metadata: ThreadMetadata) -> ThreadMe
 
 def append(
     connection: sqlite3.Connection, documents: Documents, thread_id: ThreadId, batch: Sequence[StoredRecord]
-) -> Change | None:
-    """Store what is new of a batch; None if nothing is. Raises ThreadNotFound, InvalidRecord, CorruptRecord."""
+) -> bool:
+    """Store what is new of a batch; True if the thread's kept state is to be renewed.
+
+    Raises ThreadNotFound, InvalidRecord, CorruptRecord.
+    """
     row = connection.execute(
         "SELECT number, metadata, last_position, last_seq, last_item_seq FROM thread "
         "WHERE thread_id = ? AND archived_at IS NULL",
@@ -113,13 +117,13 @@ def append(
     number, thread = row[0], ThreadRow(*row[1:])
     rows = new_rows(_known_ids(connection, number, encoded), encoded)
     if not rows:
-        return None
+        return False
     attempts = _read_attempts(connection, thread_id, rows)
     change = change_of(thread, documents.read(thread_id, thread.document), rows, attempts)
     _write(connection, number, change)
     _write_beside(connection, thread_id, change)
     documents.keep(thread_id, change.thread.document, change.document)
-    return change
+    return is_due(connection, thread_id, change.thread.last_position, [row.record for row in rows])
 
 
 def _known_ids(connection: sqlite3.Connection, number: int, rows: Sequence[RecordRow]) -> set[str]:

@@ -5,21 +5,26 @@ transaction and decoded after it.
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import attrs
 
 from roder_trio.codec.text import decode_datetime, dump, encode_datetime
-from roder_trio.errors import CorruptRecord
+from roder_trio.errors import CorruptRecord, InvalidCursor
 from roder_trio.schema.ids import ThreadId
-from roder_trio.schema.thread import ThreadMetadata, ThreadPage, ThreadSnapshot
+from roder_trio.schema.thread import LogPage, ThreadMetadata, ThreadPage, ThreadSnapshot
+from roder_trio.stores._batch import CHUNK_BYTES, CHUNK_RECORDS
 from roder_trio.stores._snapshot import snapshot_of
 from roder_trio.stores._sql_record import CREATION, EventPage, events_after, read_log, unicode_text
 from roder_trio.stores._sql_thread import PageQuery, page_of, read_document
 
-_BODIES = "SELECT position, body FROM entry WHERE thread = ? AND position > ? ORDER BY position"
+BODIES = "SELECT position, body FROM entry WHERE thread = ? AND position > ? ORDER BY position"
+"""The (position, body) of the records of a thread, by its number, behind a position."""
+
+MAX_DIGITS = 18
+"""Of a position."""
 
 
 def as_json(values: list[str]) -> str:
@@ -41,34 +46,37 @@ def one_moment(connection: sqlite3.Connection) -> Iterator[None]:
 def load_thread(connection: sqlite3.Connection, thread_id: ThreadId) -> ThreadSnapshot | None:
     """All that is held of an active thread. Raises CorruptRecord, sqlite3.Error."""
     with one_moment(connection):
-        row = _active(connection, thread_id)
+        row = find_active(connection, thread_id)
         if row is None:
             return None
-        rows = connection.execute(_BODIES, (row.number, CREATION)).fetchall()
+        rows = connection.execute(BODIES, (row.number, CREATION)).fetchall()
     metadata = read_document(thread_id, row.metadata).metadata
     return snapshot_of(metadata, read_log(thread_id, rows, row.last_position))
 
 
 def load_metadata(connection: sqlite3.Connection, thread_id: ThreadId) -> ThreadMetadata | None:
     """The metadata of an active thread. Raises CorruptRecord, sqlite3.Error."""
-    row = _active(connection, thread_id)
+    row = find_active(connection, thread_id)
     return None if row is None else read_document(thread_id, row.metadata).metadata
 
 
 @attrs.frozen
-class _Active:
+class Active:
+    """The row of a thread that isn't archived; `metadata` is its document."""
+
     number: int
     metadata: str
     last_position: int
     last_seq: int
 
 
-def _active(connection: sqlite3.Connection, thread_id: ThreadId) -> _Active | None:
+def find_active(connection: sqlite3.Connection, thread_id: ThreadId) -> Active | None:
+    """The row of an active thread. Raises sqlite3.Error."""
     row = connection.execute(
         "SELECT number, metadata, last_position, last_seq FROM thread WHERE thread_id = ? AND archived_at IS NULL",
         (thread_id,),
     ).fetchone()
-    return None if row is None else _Active(*row)
+    return None if row is None else Active(*row)
 
 
 def read_creation(connection: sqlite3.Connection, thread_id: ThreadId, number: int) -> str:
@@ -78,6 +86,47 @@ def read_creation(connection: sqlite3.Connection, thread_id: ThreadId, number: i
         raise CorruptRecord(thread_id, "its creation", "it is missing")
     body: str = row[0]
     return body
+
+
+def read_log_page(connection: sqlite3.Connection, thread_id: ThreadId, cursor: str | None) -> LogPage | None:
+    """A piece of the log of a thread, active or archived; None for unknown. Raises InvalidCursor, sqlite3.Error."""
+    start = _read_cursor(cursor)
+    with one_moment(connection):
+        row = connection.execute(
+            "SELECT number, last_position, archived_at FROM thread WHERE thread_id = ?", (thread_id,)
+        ).fetchone()
+        if row is None:
+            return None
+        number, last_position, archived_at = row
+        created = read_creation(connection, thread_id, number)
+        bodies, end = _piece(connection.execute(BODIES, (number, start)), start)
+    return LogPage(
+        created=created.encode(),
+        batches=(f"[{','.join(bodies)}]".encode(),) if bodies else (),
+        archived=archived_at is not None,
+        next_cursor=str(end) if bodies and end < last_position else None,
+    )
+
+
+def _read_cursor(cursor: str | None) -> int:
+    if cursor is None:
+        return CREATION
+    if not isinstance(cursor, str) or not cursor.isascii() or not cursor.isdigit() or len(cursor) > MAX_DIGITS:
+        raise InvalidCursor("The cursor was not made by this store; read the log from its beginning.")
+    return int(cursor)
+
+
+def _piece(rows: Iterable[tuple[int, str]], start: int) -> tuple[list[str], int]:
+    """Bodies for one append, and the position of the last."""
+    bodies: list[str] = []
+    end, size = start, 0
+    for position, body in rows:
+        size += len(body)
+        if bodies and (size > CHUNK_BYTES or len(bodies) == CHUNK_RECORDS):
+            break
+        bodies.append(body)
+        end = position
+    return bodies, end
 
 
 @attrs.frozen
@@ -94,11 +143,11 @@ def load_events(
 ) -> EventPage:
     """A page of envelopes, looked for from `place` on if that still stands. Raises CorruptRecord, sqlite3.Error."""
     with one_moment(connection):
-        row = _active(connection, thread_id)
+        row = find_active(connection, thread_id)
         if row is None or after >= row.last_seq:
             return EventPage((), CREATION, None)
         start = CREATION if place is None else _standing(connection, row.number, place)
-        return events_after(thread_id, connection.execute(_BODIES, (row.number, start)), after, limit)
+        return events_after(thread_id, connection.execute(BODIES, (row.number, start)), after, limit)
 
 
 def _standing(connection: sqlite3.Connection, number: int, place: Place) -> int:

@@ -3,6 +3,7 @@
 Rules of the room: `application_id` marks a file as a store, `user_version` is the number of its schema. A version that
 was released is never changed; a new one gets a step from the one before. Most of a file is ids beside short bodies, so
 the rows of a log know their thread by its number and hold nothing that their bodies tell; the view `record` does.
+A kept state is packed by zlib, being a cache that nobody reads.
 """
 
 import sqlite3
@@ -63,7 +64,7 @@ TABLES = (
         thread_id TEXT NOT NULL PRIMARY KEY,
         position INTEGER NOT NULL,
         fold_version INTEGER NOT NULL,
-        body TEXT NOT NULL
+        body BLOB NOT NULL
     )""",
     """CREATE TABLE label (
         thread_id TEXT NOT NULL,

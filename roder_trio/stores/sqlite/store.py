@@ -14,20 +14,25 @@ from typing import Literal
 import trio
 
 from roder_trio.errors import StorageError, StoreClosed, StoreReadOnly, ThreadNotFound
+from roder_trio.logic.thread.hydration import Hydration
 from roder_trio.ports import ThreadStore
 from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.ids import ThreadId
-from roder_trio.schema.thread import Record, ThreadMetadata, ThreadPage, ThreadSnapshot
+from roder_trio.schema.thread import LogPage, Record, ThreadMetadata, ThreadPage, ThreadSnapshot
 from roder_trio.stores._batch import check_new_thread, checked_batch
 from roder_trio.stores._listing import Label
 from roder_trio.stores._nursery import open_service_nursery
 from roder_trio.stores._sql_record import is_key
 from roder_trio.stores._sql_thread import PageQuery, page_query
-from roder_trio.stores.sqlite import change, query
+from roder_trio.stores.sqlite import change, kept, query
 from roder_trio.stores.sqlite.database import Database
 from roder_trio.stores.sqlite.places import Places
 from roder_trio.stores.sqlite.readers import Readers
+from roder_trio.stores.sqlite.renewal import Renewals
 from roder_trio.stores.sqlite.writer import Writer
+
+RENEWAL_SECONDS = 5.0
+"""How long leaving a store waits for states that are being kept."""
 
 
 class SqliteThreadStore(ThreadStore):
@@ -61,6 +66,7 @@ class SqliteThreadStore(ThreadStore):
         self._writer: Writer | None = None
         self._documents = change.Documents()
         self._places = Places()
+        self._renewals: Renewals | None = None
         self._nursery: trio.Nursery | None = None
         self._opened = False
 
@@ -84,11 +90,13 @@ class SqliteThreadStore(ThreadStore):
                 self._nursery = nursery
                 if self._writer is not None:
                     self._writer.start()
+                    self._renewals = Renewals(nursery, self._readers, self._writer)
                 try:
                     yield
                 finally:
                     self._nursery = None
-                    nursery.cancel_scope.cancel()
+                    # a program that runs one turn and ends would never keep a state otherwise
+                    nursery.cancel_scope.deadline = trio.current_time() + RENEWAL_SECONDS
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._readers.close, limiter=self._readers.limiter)
@@ -125,6 +133,16 @@ class SqliteThreadStore(ThreadStore):
             return None
         return await self._readers.ask(thread_id, partial(query.load_thread, thread_id=thread_id))
 
+    async def load_state(self, thread_id: ThreadId) -> Hydration | None:
+        """Return the state of an active thread, from what is kept of it and the records after that.
+
+        Raises StorageError.
+        """
+        self._check_open()
+        if not await _is_key(thread_id):
+            return None
+        return await self._readers.ask(thread_id, partial(kept.load_state, thread_id=thread_id))
+
     async def load_metadata(self, thread_id: ThreadId) -> ThreadMetadata | None:
         """Return the metadata of an active thread, without reading its log. Raises StorageError."""
         self._check_open()
@@ -142,6 +160,16 @@ class SqliteThreadStore(ThreadStore):
         page = await self._readers.ask(thread_id, read)
         self._places.note(thread_id, page)
         return page.events
+
+    async def read_log(self, thread_id: ThreadId, cursor: str | None = None) -> LogPage | None:
+        """Return a piece of a thread's log, active or archived, as it is stored; None for unknown.
+
+        Raises StorageError, InvalidCursor.
+        """
+        self._check_open()
+        if not await _is_key(thread_id):
+            return None
+        return await self._readers.ask(thread_id, partial(query.read_log_page, thread_id=thread_id, cursor=cursor))
 
     async def list_threads(
         self, *, limit: int = 50, cursor: str | None = None, label: Label | None = None
@@ -182,7 +210,9 @@ class SqliteThreadStore(ThreadStore):
         if not is_key(thread_id):
             raise ThreadNotFound(thread_id)
         work = partial(change.append, documents=self._documents, thread_id=thread_id, batch=batch)
-        await writer.call(thread_id, work)
+        due: bool = await writer.call(thread_id, work)
+        if due and self._nursery is not None and self._renewals is not None:
+            self._renewals.begin(thread_id)
 
     async def archive_thread(self, thread_id: ThreadId) -> bool:
         """Make an active thread invisible, keeping every byte; False for unknown and archived. Raises StorageError."""
@@ -197,6 +227,8 @@ class SqliteThreadStore(ThreadStore):
 
         AppendOutcomeUnknown says as well that a reader still holds what was removed.
         """
+        if self._renewals is not None:
+            self._renewals.end(thread_id)
         self._places.forget(thread_id)
         return await self._move(thread_id, change.delete, scrubs=True)
 

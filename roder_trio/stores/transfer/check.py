@@ -1,7 +1,8 @@
 """Proof that what a store says of its threads follows from their logs.
 
-Rules of the room: only reads. For each thread metadata, turns, goal and events as the store gives them are compared
-with the fold of the log as it is stored. A thread that grows meanwhile is looked at again.
+Rules of the room: only reads. For each thread metadata, turns, goal and events as the store gives them, and the state
+that it keeps for its owner, are compared with the fold of the log as it is stored. A thread that grows meanwhile is
+looked at again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from roder_trio.errors import StorageError
-from roder_trio.logic.thread.hydration import fold_snapshot
+from roder_trio.logic.thread.hydration import Hydration, fold_snapshot
 from roder_trio.logic.thread.metadata import fold_metadata
 from roder_trio.ports import ThreadStore
 from roder_trio.schema.ids import ThreadId
@@ -94,24 +95,37 @@ async def _differences(store: ThreadStore, log: _Log) -> list[str]:
     """What the store says otherwise than the log. Raises StorageError."""
     thread_id = log.metadata.thread_id
     metadata = await store.load_metadata(thread_id)
+    hydration = await store.load_state(thread_id)
     snapshot = await store.load_thread(thread_id)
-    if snapshot is None or snapshot.metadata is None:
+    if snapshot is None or hydration is None:
         return ["presence"]
-    found = {**_facts(snapshot, snapshot.metadata), "listed metadata": metadata}
-    wanted = {**_facts(log.snapshot, log.metadata), "listed metadata": log.metadata}
+    found = {**_facts(snapshot), **_state(hydration), "listed metadata": metadata}
+    wanted = {
+        **_facts(log.snapshot),
+        **_state(fold_snapshot(log.snapshot, log.metadata)),
+        "listed metadata": log.metadata,
+    }
     return [name for name, value in wanted.items() if found[name] != value]
 
 
-def _facts(snapshot: ThreadSnapshot, metadata: ThreadMetadata) -> Mapping[str, object]:
-    hydration = fold_snapshot(snapshot, metadata)
-    state, ledger = hydration.state, hydration.ledger
-    goal = state.goal
-    spent = (state.opening_tokens + ledger.goal(goal.goal_id), state.opening_time + state.goal_time) if goal else None
+def _facts(snapshot: ThreadSnapshot) -> Mapping[str, object]:
     return {
-        "metadata": metadata,
+        "metadata": snapshot.metadata,
         "turns": snapshot.turns,
-        "goal": (goal, spent),
         "events": snapshot.events,
         "item events": snapshot.item_events,
         "extension states": snapshot.extension_states,
+    }
+
+
+def _state(hydration: Hydration) -> Mapping[str, object]:
+    """The goal as it reads, and the next numbers, which a store may keep beside the log."""
+    state, goal = hydration.state, hydration.state.goal
+    read: tuple[object, ...] = ()
+    if goal is not None:
+        tokens = state.opening_tokens + hydration.ledger.goal(goal.goal_id)
+        read = (goal, tokens, state.opening_time + state.goal_time)
+    return {
+        "goal": read,
+        "next numbers": (state.next_seq, state.next_item_seq, len(state.history)),
     }

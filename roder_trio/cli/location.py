@@ -1,0 +1,32 @@
+"""Which store a path or a URL means."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import roder_trio as rt
+from roder_trio import stores
+
+DATABASE_SUFFIXES = frozenset({".db", ".sqlite", ".sqlite3"})
+SERVER_SCHEMES = frozenset({"postgres", "postgresql"})
+
+
+def store_at(name: str, *, read_only: bool = False, migrate: bool = False) -> rt.ThreadStore:
+    """Make the store that lies at `name`: a URL of PostgreSQL, a database file, or a folder of journals.
+
+    What doesn't exist yet is a database if its name ends like one. `migrate` brings a server's schema up to date; a
+    file's is brought up to date whenever it is opened for writing.
+    """
+    if urlsplit(name).scheme in SERVER_SCHEMES:
+        return stores.PostgresThreadStore(name, migrate=migrate)
+    path = Path(name)
+    if path.is_file() or (path.suffix in DATABASE_SUFFIXES and not path.is_dir()):
+        return stores.SqliteThreadStore(path, read_only=read_only)
+    return stores.JsonlThreadStore(path, read_only=read_only)
+
+
+def password_in(name: str) -> str | None:
+    """The password of a URL, which is never shown."""
+    try:
+        return urlsplit(name).password
+    except ValueError:
+        return None
