@@ -13,6 +13,7 @@ import roder_trio as rt
 from roder_trio import compaction, goals, inference, stores
 from tests.flow_engines import CompactionEngine, CountingEngine, Ending, TransactionEngine, original_history
 from tests.log_laws import transcript_of
+from tests.turn_support import settings
 
 PATIENCE = 20.0
 """Seconds after which a flow hangs."""
@@ -177,11 +178,9 @@ async def window(runtime: rt.Runtime, thread: str) -> Sequence[Any]:
 
 # -- all of them -------------------------------------------------------------------------------------------------------
 
-_COMPACTING = rt.RuntimeConfig(default_provider="mock", default_model="mock", auto_compact_token_limit=1_000)
-_TWO_ATTEMPTS = rt.RuntimeConfig(
-    reliability=rt.ReliabilityConfig(provider_retry_max_attempts=2, provider_retry_initial_backoff=0.0)
-)
-_PLAIN = rt.RuntimeConfig()
+_COMPACTING = settings(default_provider="mock", default_model="mock", auto_compact_token_limit=1_000)
+_TWO_ATTEMPTS = settings(provider_retry_max_attempts=2, provider_retry_initial_backoff=0.0)
+_PLAIN = settings()
 
 FLOWS = {
     "usage, interrupted": Flow(partial(CompactionEngine, interrupt=True), account, _COMPACTING),
