@@ -13,7 +13,6 @@ import roder_trio as rt
 from roder_trio import compaction, goals, inference, stores
 from tests.flow_engines import CompactionEngine, CountingEngine, Ending, TransactionEngine, original_history
 from tests.log_laws import transcript_of
-from tests.turn_support import settings
 
 PATIENCE = 20.0
 """Seconds after which a flow hangs."""
@@ -178,9 +177,15 @@ async def window(runtime: rt.Runtime, thread: str) -> Sequence[Any]:
 
 # -- all of them -------------------------------------------------------------------------------------------------------
 
-_COMPACTING = settings(default_provider="mock", default_model="mock", auto_compact_token_limit=1_000)
-_TWO_ATTEMPTS = settings(provider_retry_max_attempts=2, provider_retry_initial_backoff=0.0)
-_PLAIN = settings()
+_STILL = rt.GoalConfig(auto_continue=False)
+"""A goal starts no turns of its own, which would still run when a flow has ended."""
+_COMPACTING = rt.RuntimeConfig(
+    default_provider="mock", default_model="mock", auto_compact_token_limit=1_000, goals=_STILL
+)
+_TWO_ATTEMPTS = rt.RuntimeConfig(
+    reliability=rt.ReliabilityConfig(provider_retry_max_attempts=2, provider_retry_initial_backoff=0.0)
+)
+_PLAIN = rt.RuntimeConfig(goals=_STILL)
 
 FLOWS = {
     "usage, interrupted": Flow(partial(CompactionEngine, interrupt=True), account, _COMPACTING),

@@ -198,7 +198,7 @@ def test_a_store_is_named_by_its_path_or_url(tmp_path: Path) -> None:
 
 
 def test_a_url_is_a_server_and_its_password_is_known_to_be_hidden() -> None:
-    pytest.importorskip("roder_trio.stores.postgres")
+    pytest.importorskip("psycopg")
     url = "postgresql://me:hunter2@localhost/threads"
     assert isinstance(store_at(url, migrate=True), stores.PostgresThreadStore)
     assert "hunter2" not in repr(store_at(url))
@@ -208,7 +208,7 @@ def test_a_url_is_a_server_and_its_password_is_known_to_be_hidden() -> None:
 
 
 async def test_the_password_of_a_server_is_in_no_error(capsys: Capture) -> None:
-    pytest.importorskip("roder_trio.stores.postgres")
+    pytest.importorskip("psycopg")
     assert await call("store", "check", "--store", "postgresql://me:hunter2@127.0.0.1:1/none?connect_timeout=1") == 1
     out, err = capsys.readouterr()
     assert "hunter2" not in out + err

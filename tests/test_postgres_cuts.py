@@ -12,6 +12,7 @@ import trio
 
 import roder_trio as rt
 from roder_trio import stores
+from roder_trio.testing._appends import failed_append
 from roder_trio.testing._sample import Sample
 from tests.postgres_proxy import Proxy, open_proxy
 from tests.postgres_server import PostgresServer, discard, new_server
@@ -84,6 +85,22 @@ async def test_a_commit_that_is_cut_twice_may_be_stored(proxy: Proxy, tenant: st
             await store.append("t", [record])
         await store.append("t", [record])
         assert await texts(store) == ["once"]
+
+
+async def test_a_store_keeps_its_word_about_appends_that_fail(proxy: Proxy, tenant: str) -> None:
+    cuts: dict[str, list[Any]] = {
+        "before": ["before", "before"],
+        "in": ["before", "after"],
+        "after": ["after", "before"],
+    }
+
+    def fault(store: rt.ThreadStore, point: str) -> None:
+        proxy.cuts.extend(cuts[point])
+
+    async with open_stores(proxy.url, tenant) as (store,):
+        verify = await failed_append(fault)(store, "t")
+        await verify(store)
+        assert not proxy.cuts
 
 
 async def test_a_server_that_does_not_come_back_leaves_the_outcome_unknown(proxy: Proxy, tenant: str) -> None:

@@ -1,6 +1,7 @@
 """The SQLite store, beyond what `check_thread_store` looks at: its file, its calls, bad input, damage."""
 
 import json
+import random
 import stat
 from functools import partial
 
@@ -9,8 +10,6 @@ import pytest
 import trio
 
 from roder_trio.errors import (
-    AppendOutcomeUnknown,
-    CorruptRecord,
     InvalidCursor,
     InvalidRecord,
     StorageError,
@@ -22,6 +21,7 @@ from roder_trio.schema import transcript
 from roder_trio.schema.event import ThreadMetadataChanged, TurnStarted
 from roder_trio.schema.thread import OpaqueRecord
 from roder_trio.stores import SqliteThreadStore
+from roder_trio.stores.sqlite import query
 from roder_trio.testing import check_thread_store
 from roder_trio.testing._sample import Sample
 from tests.sqlite_support import Flaw, fill, opened, raw, texts
@@ -271,6 +271,40 @@ async def test_events_in_no_order_are_all_found(path):
                 assert found == [seq for seq in wanted if seq > after][:limit]
 
 
+async def test_a_page_in_the_middle_of_a_long_log_is_found_without_looking_through_it(path, monkeypatch):
+    looked = []
+    real = query.seq_of
+    monkeypatch.setattr(query, "seq_of", lambda *row: looked.append(row[1]) or real(*row))
+    sample = Sample("t")
+    async with opened(path) as store:
+        await store.create_thread(sample.metadata())
+        await store.append("t", [one for n in range(2000) for one in (sample.user(f"{n}"), sample.delta("x"))])
+        assert [e.seq for e in await store.load_events("t", 1500, limit=3)] == [1501, 1502, 1503]
+        assert 0 < len(looked) < 20
+        looked.clear()
+        assert [e.seq for e in await store.load_events("t", 1503, limit=1)] == [1504]
+        assert looked == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_any_page_of_any_log_is_what_its_snapshot_holds(path, monkeypatch, seed):
+    monkeypatch.setattr(query, "NEAR", 1)
+    chance, sample, known = random.Random(seed), Sample("t"), []
+    async with opened(path) as store:
+        await store.create_thread(sample.metadata())
+        for _ in range(12):
+            batch = sample.any_batch(chance, known)
+            if seed % 2:
+                chance.shuffle(batch)
+            await store.append("t", batch)
+        events = (await store.load_thread("t")).events
+        for after in range(sample.seq + 2):
+            await store.release_thread("t")
+            for limit in (1, 3, 500):
+                found = await store.load_events("t", after, limit)
+                assert list(found) == [event for event in events if event.seq > after][:limit]
+
+
 async def test_a_place_in_a_log_that_was_deleted_is_not_used(path):
     first, second = Sample("t"), Sample("t")
     second.made = 100
@@ -299,134 +333,6 @@ async def test_places_are_kept_of_the_newest_pages_and_threads_only(path, monkey
         assert store._places.before("t", 9) is None
         assert store._places.before("u", 2) is None
         assert store._places.before("u", 3).position == 3
-
-
-# -- damage
-
-
-@pytest.mark.parametrize(
-    ("statement", "position"),
-    [
-        ("UPDATE entry SET body = '{' WHERE position = 2", 2),
-        ("UPDATE entry SET body = json_remove(body, '$.source') WHERE position = 2", 2),
-        ("UPDATE entry SET body = json_set(body, '$.thread_id', 'other') WHERE position = 2", 2),
-        ("UPDATE entry SET body = json_set(body, '$.timestamp', '2026-01-01T00:00:00') WHERE position = 2", 2),
-        ("DELETE FROM entry WHERE position = 2", 2),
-        ("DELETE FROM entry WHERE position = 3", 3),
-        ("UPDATE thread SET metadata = '{}' WHERE thread_id = 'bad'", "its metadata"),
-    ],
-)
-async def test_damage_names_its_place_and_harms_no_other_thread(path, statement, position):
-    await fill(path, ["fine"], thread_id="good")
-    await fill(path, ["one"], ["two"], ["three"], thread_id="bad")
-    raw(path, statement + (" AND thread = 2" if "entry" in statement else ""))
-    async with opened(path) as store:
-        with pytest.raises(CorruptRecord) as error:
-            await store.load_thread("bad")
-        assert (error.value.thread_id, error.value.position) == ("bad", position)
-        page = await store.list_threads()
-        if position == "its metadata":
-            assert ([m.thread_id for m in page.threads], page.damaged) == (["good"], ("bad",))
-            with pytest.raises(CorruptRecord):
-                await store.append("bad", [attrs.evolve(Sample("bad").user("x"), event_id="new")])
-        else:
-            assert (len(page.threads), page.damaged) == (2, ())
-        assert texts(await store.load_thread("good")) == ["fine"]
-
-
-async def test_a_row_without_a_date_is_listed_as_damaged(path):
-    await fill(path, ["fine"])
-    raw(path, "UPDATE thread SET updated_at = 'yesterday'")
-    async with opened(path) as store:
-        page = await store.list_threads()
-    assert (page.threads, page.damaged) == ((), ("t",))
-
-
-@pytest.mark.parametrize("damage", ["DELETE FROM entry WHERE position = 0", "UPDATE entry SET body = '[]'"])
-async def test_a_creation_that_is_lost_is_told_by_who_needs_it(path, damage):
-    await fill(path)
-    raw(path, damage)
-    async with opened(path) as store:
-        with pytest.raises(CorruptRecord, match="its creation"):
-            await store.create_thread(Sample("t").metadata())
-        assert (await store.load_metadata("t")).thread_id == "t"
-
-
-async def test_a_broken_file_is_corrupt_not_a_crash(path):
-    await fill(path, ["x" * 100_000])
-    size = path.stat().st_size
-    with path.open("r+b") as file:
-        file.seek(8192)
-        file.write(b"\xff" * (size - 8192))
-    async with opened(path) as store:
-        with pytest.raises(CorruptRecord, match="the database file"):
-            await store.load_thread("t")
-        with pytest.raises(StorageError):
-            await store.append("t", Sample("t").texts("x"))
-
-
-async def test_a_reader_that_fails_is_replaced(path):
-    await fill(path, ["one"])
-    flaw = Flaw()
-    async with opened(path, connection=flaw.connection) as store:
-        for error in (OSError("gone"), RuntimeError("a bug")):
-            flaw.fail["SELECT"] = error
-            with pytest.raises(StorageError, match=str(error)):
-                await store.load_thread("t")
-        assert texts(await store.load_thread("t")) == ["one"]
-
-
-# -- deletion
-
-
-async def test_a_deleted_thread_leaves_no_byte_in_any_file(path):
-    marker = "Marker-4711-"
-    keep = Sample("kept")
-    async with opened(path) as store:
-        await store.create_thread(keep.metadata())
-        samples = [Sample(f"{marker}{n}") for n in range(30)]
-        for sample in samples:
-            await store.create_thread(sample.metadata(labels={marker: marker}, title=marker * 3))
-        for round in range(10):
-            for sample in samples:
-                change = ThreadMetadataChanged(title=marker * (round + 1), labels={marker: marker * round})
-                await store.append(
-                    sample.thread_id,
-                    [
-                        sample.user(marker * 40 * round),
-                        sample.usage(f"{marker}{round}", 1, 1, 1, 2),
-                        sample.envelope(change, None),
-                    ],
-                )
-                await store.append("kept", keep.texts("x" * 300))
-        for n, sample in enumerate(samples):
-            if n % 2:
-                await store.archive_thread(sample.thread_id)
-            assert await store.delete_thread(sample.thread_id)
-        assert len((await store.load_thread("kept")).events) == 300
-        assert all(marker.encode() not in file.read_bytes() for file in path.parent.iterdir())
-    assert all(marker.encode() not in file.read_bytes() for file in path.parent.iterdir())
-
-
-async def test_a_deletion_whose_bytes_a_reader_holds_says_so_and_a_later_change_removes_them(path, monkeypatch):
-    monkeypatch.setattr("roder_trio.stores.sqlite.writer.SCRUB_SECONDS", 0.05)
-    sample = await fill(path, ["first"])
-    async with opened(path) as store:
-        await store.create_thread(Sample("other").metadata())
-        await store.append("t", sample.texts("Marker-4712"))
-        reader = store._database.connect_reader()
-        reader.execute("BEGIN")
-        reader.execute("SELECT * FROM thread").fetchall()
-        with pytest.raises(AppendOutcomeUnknown, match="deleted"):
-            await store.delete_thread("t")
-        assert await store.load_thread("t") is None
-        await store.append("other", Sample("other").texts("x"))
-        with pytest.raises(AppendOutcomeUnknown):
-            await store.delete_thread("t")
-        reader.close()
-        await store.append("other", [Sample("other").user("y")])
-        assert not await store.delete_thread("t")
-        assert b"Marker-4712" not in path.with_name("agent.db-wal").read_bytes() + path.read_bytes()
 
 
 # -- reading never waits for writing

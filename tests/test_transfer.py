@@ -2,7 +2,6 @@
 
 import json
 import re
-from contextlib import AsyncExitStack
 
 import attrs
 import pytest
@@ -27,13 +26,15 @@ from roder_trio.testing._sample import START, Sample
 from tests.transfer_support import OPAQUE, Plain, all_kinds, fill, jsonl, log_of, random_batches, same_threads
 
 
-@pytest.fixture(params=["memory", "jsonl"])
+@pytest.fixture(params=["memory", "jsonl", "sqlite"])
 async def store(request, tmp_path):
-    async with AsyncExitStack() as opened:
-        if request.param == "memory":
-            yield stores.MemoryThreadStore()
-        else:
-            yield await opened.enter_async_context(jsonl(tmp_path / "store"))
+    made = {
+        "memory": stores.MemoryThreadStore,
+        "jsonl": lambda: stores.JsonlThreadStore(tmp_path / "store", durability="process"),
+        "sqlite": lambda: stores.SqliteThreadStore(tmp_path / "store.db", durability="process"),
+    }[request.param]()
+    async with made.open():
+        yield made
 
 
 # -- exports and imports
