@@ -146,6 +146,17 @@ async def test_reads_give_up_when_nobody_answers(proxy: Proxy, tenant: str) -> N
         assert await store.load_thread("t") is not None
 
 
+async def test_a_read_that_took_too_long_over_its_end_has_what_it_read(proxy: Proxy, tenant: str) -> None:
+    def slow(link: Any) -> Any:
+        found = link.execute("SELECT 7").fetchone()
+        proxy.cut_all()
+        return found
+
+    async with open_stores(proxy.url, tenant) as (store,):
+        assert await store._session.read(slow) == (7,)
+        assert await store.load_thread("t") is None
+
+
 @pytest.mark.parametrize("code", ["40001", "40P01"])
 async def test_conflicts_are_tried_again_a_few_times(database: str, tenant: str, code: str) -> None:
     tries = 0

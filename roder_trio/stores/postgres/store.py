@@ -74,6 +74,8 @@ class PostgresThreadStore(ThreadStore):
         self._migrate = migrate
         self._session = Session(self._address, self._tenant, pool_size=pool_size, ttl=lease_ttl, bound=append_timeout)
         self._hints = Hints(enabled=notify)
+        self._keeping: set[ThreadId] = set()
+        """Threads of which a state is being kept just now."""
         self._bookmarks: OrderedDict[tuple[ThreadId, int], read.Bookmark] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -239,7 +241,9 @@ class PostgresThreadStore(ThreadStore):
             write.append(link, key, fence, encoded.rows(), self._hints, doubt=doubt)
             return kept.is_due(link, key, encoded.rows())
 
-        if await self._session.fenced(thread_id, work, epoch) and self._session.is_open:
+        due = await self._session.fenced(thread_id, work, epoch)
+        if due and self._session.is_open and thread_id not in self._keeping:
+            self._keeping.add(thread_id)
             self._session.check_open().start_soon(self._keep_state, thread_id)
 
     async def _keep_state(self, thread_id: ThreadId) -> None:
@@ -257,6 +261,8 @@ class PostgresThreadStore(ThreadStore):
             )
         except StorageError as error:
             log.info("the state of thread %s is not kept: %s", thread_id, error)
+        finally:
+            self._keeping.discard(thread_id)
 
     # -- ownership -----------------------------------------------------------------------------------------------------
 
