@@ -135,6 +135,21 @@ async def test_a_reader_that_overflows_between_two_pages_goes_on_from_its_own_la
         assert seen == list(range(1, 2101))
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "sqlite"])
+async def test_a_thread_on_disk_is_followed_from_pages_and_live(tmp_path, kind):
+    store = {
+        "jsonl": lambda: stores.JsonlThreadStore(tmp_path / "folder", durability="process"),
+        "sqlite": lambda: stores.SqliteThreadStore(tmp_path / "file.db", durability="process"),
+    }[kind]()
+    async with opened(store=store) as (runtime, _, thread_id):
+        await persist(runtime, thread_id, 520)
+        async with runtime.follow_thread(thread_id, after=10) as reader:
+            first = [(await anext(reader)).seq for _ in range(5)]
+            await persist(runtime, thread_id, 3)
+            assert await runtime.archive_thread(thread_id)
+            assert [*first, *[envelope.seq async for envelope in reader]] == list(range(11, 524))
+
+
 async def test_after_at_or_beyond_the_end_waits_for_what_comes_above_it(autojump_clock):
     async with following(after=3) as (runtime, thread_id, reader):
         await persist(runtime, thread_id, 3)
