@@ -44,8 +44,9 @@ class PostgresThreadStore(ThreadStore):
     """Keeps threads in a PostgreSQL database that many processes and hosts share; each thread has one owner at a time.
 
     `url` names the database, `tenant` whose threads these are: nothing of another tenant is ever seen. `pool_size`
-    bounds the connections for calls; renewals, hints and followers have one more each. A process that is cut off or frozen
-    loses its threads after `lease_ttl` seconds. With `notify` commits are told to those who follow threads elsewhere.
+    bounds the connections for calls; renewals, hints and followers have one more each. A process that is cut off or
+    frozen loses its threads after `lease_ttl` seconds. With `notify` commits are told to those who follow threads
+    elsewhere.
     `migrate` brings the schema up to date on opening; without it the store defines nothing. `append_timeout` bounds,
     in seconds, each wait of a change.
     """
