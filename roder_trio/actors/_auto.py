@@ -1,18 +1,33 @@
 """Automatic compaction within a turn: once at the top of each round, if the window is too large."""
 
-from collections.abc import Callable
+from typing import TypeAlias
 
 import attrs
 
+from roder_trio.actors._attempts import find_failure
 from roder_trio.actors._route import Route
 from roder_trio.actors._supervisor import flatten
 from roder_trio.actors._turn import TurnFailure, TurnScope
-from roder_trio.actors.compaction import NativeCompaction, find_failure
+from roder_trio.actors.compaction import Compaction
 from roder_trio.errors import ActorCrashed, StorageError
 from roder_trio.logic import compaction as rules
+from roder_trio.logic import pruning
 from roder_trio.logic.estimate import Sums
+from roder_trio.schema.command import PruneContext
 from roder_trio.schema.compaction import Compacted, NativeCompactionOutcome, Preempted, Unsupported
 from roder_trio.schema.event import ContextCompactionSkipped
+
+KEEP_AT_OVERFLOW = "keep the active goal and the latest tool outcomes"
+
+_Outcome: TypeAlias = NativeCompactionOutcome | rules.Kept
+
+
+@attrs.frozen
+class Recovery:
+    """What became of a window that was too large, in tokens."""
+
+    before: int
+    after: int
 
 
 @attrs.define(eq=False)
@@ -37,35 +52,72 @@ class AutoCompaction:
         self._anchor = None if tokens is None else (tokens, sums)
 
     async def compact_if_due(self) -> bool:
-        """Compact if the window is too large; False if new input preempted that, so that the round begins again.
+        """Prune or compact if the window is too large; False if new input preempted that: the round begins again.
 
         Raises TurnFailure if the engine can't do without a compaction that failed.
         """
         scope = self.scope
-        threshold = self.limits(scope.routes.first).runtime
+        threshold, size = self.limits(scope.routes.first).runtime, self._size()
         decision = rules.decide(
             "auto",
             threshold=threshold,
-            size=self._size(),
+            size=size,
             estimate=self._estimate(),
             baseline=scope.view.baseline,
             failed_before=self._spent,
+            prunes=lambda: self._prunes(size, threshold),
         )
-        if isinstance(decision, rules.Skip) and decision.reason not in self._skipped:
-            self._skipped.add(decision.reason)
-            scope.publish(ContextCompactionSkipped(decision.reason))
-        if not isinstance(decision, rules.Compact) or rules.has_open_call(scope.view.window):
-            return True
-        preemptible = rules.may_preempt(self._preempted_in_a_row, threshold=threshold, size=self._size())
+        match decision:
+            case rules.Skip(reason) if reason not in self._skipped:
+                self._skipped.add(reason)
+                scope.publish(ContextCompactionSkipped(reason))
+            case rules.Prune():
+                await self._prune(PruneContext(turn_id=scope.turn_id, size=size, threshold=threshold))
+            case rules.Compact() if not rules.has_open_call(scope.view.window):
+                return await self._compact(threshold, size)
+        return True
+
+    async def _compact(self, threshold: int, size: int) -> bool:
+        scope = self.scope
+        preemptible = rules.may_preempt(self._preempted_in_a_row, threshold=threshold, size=size)
         if preemptible and scope.job.signal.pending:
             scope.publish(ContextCompactionSkipped("new_input"))
             return False
-        compaction = self._compaction(scope.cut if preemptible else scope.cut_for_good)
+        window = None if scope.model is None else scope.model.context_window
+        compaction = self._compaction("auto", preemptible=preemptible, too_large=window is not None and size >= window)
         outcome = await self._run(compaction, preemptible=preemptible)
         scope.view = compaction.latest
         return self._judge(outcome, threshold)
 
-    def _judge(self, outcome: NativeCompactionOutcome | None, threshold: int) -> bool:
+    async def recover(self, attempt: int) -> Recovery | None:
+        """Make the window smaller after a request that was too large for the model; None if new input preempted that.
+
+        Raises what made it fail.
+        """
+        scope, before = self.scope, self._estimate()
+        if attempt > 1 and not scope.engine.requires_native_compaction:
+            await self._prune(PruneContext(turn_id=scope.turn_id, all_old=True))
+        compaction = self._compaction("overflow", preemptible=True, too_large=True, hint=KEEP_AT_OVERFLOW)
+        with scope.job.signal.watch():
+            outcome = await compaction.run()
+            scope.view = compaction.latest
+            self._anchor = None
+            return None if isinstance(outcome, Preempted) else Recovery(before, self._estimate())
+        scope.view = compaction.latest
+        return None
+
+    def _prunes(self, size: int, threshold: int) -> bool:
+        scope, images = self.scope, self.scope.takes_images
+        if scope.engine.requires_native_compaction:
+            return False
+        old = pruning.old_results(scope.view.window, images)
+        return pruning.saving(scope.view.window, old, scope.view.sums, images).suffices(size, threshold)
+
+    async def _prune(self, report: PruneContext) -> None:
+        self.scope.view = await self.scope.port.report(report)
+        self._anchor = None
+
+    def _judge(self, outcome: _Outcome | None, threshold: int) -> bool:
         if outcome is None or isinstance(outcome, Preempted):
             self._preempted_in_a_row += 1
             self._spent = outcome is not None and self._preempted_in_a_row >= rules.MAX_PREEMPTED_IN_A_ROW
@@ -75,7 +127,7 @@ class AutoCompaction:
         self._spent = not isinstance(outcome, Compacted) or self._size() >= threshold
         return not self.scope.cut()
 
-    async def _run(self, compaction: NativeCompaction, *, preemptible: bool) -> NativeCompactionOutcome | None:
+    async def _run(self, compaction: Compaction, *, preemptible: bool) -> _Outcome | None:
         """Run a compaction; None if a steer preempted it. One that failed counts as unsupported if that will do."""
         if not preemptible:
             return await self._try(compaction)
@@ -83,7 +135,7 @@ class AutoCompaction:
             return await self._try(compaction)
         return None
 
-    async def _try(self, compaction: NativeCompaction) -> NativeCompactionOutcome:
+    async def _try(self, compaction: Compaction) -> _Outcome:
         try:
             return await compaction.run()
         except (StorageError, ActorCrashed):
@@ -101,20 +153,26 @@ class AutoCompaction:
             raise TurnFailure(f"The engine failed: {error}", "engine_error") from error
         raise TurnFailure(str(found), found.kind.value) from found
 
-    def _compaction(self, cut: Callable[[], bool]) -> NativeCompaction:
+    def _compaction(
+        self, trigger: rules.Trigger, *, preemptible: bool, too_large: bool, hint: str | None = None
+    ) -> Compaction:
         scope = self.scope
-        return NativeCompaction(
+        return Compaction(
             services=scope.services,
             thread_id=scope.thread_id,
             plan=scope.plan,
             engine=scope.engine,
+            row=scope.model,
             view=scope.view,
-            trigger="auto",
+            trigger=trigger,
+            threshold=self.limits(scope.routes.first).runtime,
+            too_large=too_large,
             report=scope.port.report,
-            cut=cut,
+            cut=scope.cut if preemptible else scope.cut_for_good,
             cancel_reason=lambda: None if scope.cut_for_good() else "new_input",
             attached_goal=scope.port.attached_goal,
             deadline=scope.deadline.deadline,
+            hint=hint,
             context=scope.context,
             goal_note=scope.port.goal_note,
         )

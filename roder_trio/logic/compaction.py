@@ -5,7 +5,7 @@ native compaction: its staging starts empty on every attempt, holds at most one 
 is in the log before the commit. Failures of a provider are values here; who runs the compaction raises them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Literal, TypeAlias
 
@@ -25,9 +25,11 @@ __all__ = [
     "Declined",
     "Ending",
     "Fail",
+    "Kept",
     "Limits",
     "Nothing",
     "Proceed",
+    "Prune",
     "Retried",
     "Skip",
     "Staging",
@@ -55,6 +57,10 @@ __all__ = [
 COMPACTION_TYPES = ("compaction", "compaction_summary")
 RETRY_MARKER = "reliability_retry_attempt"
 UNSUPPORTED = "compaction_unsupported"
+NOTHING_TO_COMPACT = "nothing_to_compact"
+CANNOT_SHRINK = "cannot_shrink"
+OVERFLOWS = (ProviderFailureKind.CONTEXT_WINDOW_EXCEEDED, ProviderFailureKind.REQUEST_TOO_LARGE)
+"""Failures of a request that was too large for its model."""
 MAX_PREEMPTED_IN_A_ROW = 3
 _MAX_SLACK = 5_000
 _TARGET_FIELDS = ("dialect", "provider", "base_url")
@@ -164,11 +170,16 @@ class Skip:
 
 
 @attrs.frozen
+class Prune:
+    """Old results of tools are shown as notices from now on; that will do."""
+
+
+@attrs.frozen
 class Compact:
     """Compact now."""
 
 
-Decision: TypeAlias = Nothing | Skip | Compact
+Decision: TypeAlias = Nothing | Skip | Prune | Compact
 
 
 def threshold(config_limit: int | None, descriptor: ModelDescriptor | None) -> int:
@@ -203,11 +214,13 @@ def decide(
     estimate: int,
     baseline: int | None = None,
     failed_before: bool = False,
+    prunes: Callable[[], bool] = lambda: False,
 ) -> Decision:
     """Decide whether to compact; the first rule that matches wins.
 
     `baseline` is the estimate of the window right after the boundary that heads it, None without one.
     `failed_before`: earlier in this turn an automatic compaction failed, or left the size at or over the threshold.
+    `prunes`: whether pruning suffices; it is asked only if all else says that something must be done.
     """
     if trigger != "auto":
         return Compact()
@@ -217,7 +230,7 @@ def decide(
         return Skip("failed_before")
     if baseline is not None and estimate < baseline + baseline_slack(threshold):
         return Skip("hysteresis")
-    return Compact()
+    return Prune() if prunes() else Compact()
 
 
 def may_preempt(preempted_in_a_row: int, *, threshold: int, size: int) -> bool:
@@ -269,9 +282,19 @@ class Fail:
 
 @attrs.frozen
 class Commit:
-    """Commit this boundary; the stream is not read further."""
+    """Commit this boundary; the stream is not read further. The numbers are those of the new window."""
 
-    item: ProviderMetadata
+    item: ProviderMetadata | ContextCompaction
+    strategy: str
+    item_count: int
+    tokens: int
+
+
+@attrs.frozen
+class Kept:
+    """The window stays as it is: `nothing_to_compact` or `cannot_shrink`."""
+
+    reason: str
 
 
 Verdict: TypeAlias = Proceed | Retried | Declined | Fail | Commit
@@ -294,7 +317,7 @@ def step(staging: Staging, event: Input) -> tuple[Staging, Verdict]:
         case inference.Failed():
             return _fail(staging, _protocol(event.message))
         case inference.Completed() if staging.candidate is not None:
-            return staging, Commit(staging.candidate)
+            return staging, Commit(staging.candidate, "native", 1, estimate([staging.candidate]))
         case inference.Completed():
             return _fail(staging, _protocol("The provider's compaction completed without a boundary."))
         case ProviderFailure() | Ending():
