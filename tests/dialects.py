@@ -47,8 +47,13 @@ class Dialect:
         return f"{self.name}-only"
 
     def engine(self, url: str, **options: Any) -> HttpEngine[Any]:
-        options.setdefault("default_model", "m")
-        return self.engine_class(f"my-{self.name}", base_url=f"{url}{self.base}", **options)
+        options = {"default_model": "m", "base_url": f"{url}{self.base}", **options}
+        return self.engine_class(f"my-{self.name}", **options)
+
+    def begun(self, text: str) -> Frames:
+        """Return the frames of an answer up to its text."""
+        frames = self.text(text)
+        return frames[: 1 + next(place for place, frame in enumerate(frames) if text in strings(frame))]
 
     def sse(self, frames: Frames) -> bytes:
         return anthropic.sse(*frames) if self.name == "anthropic" else chat.sse(*frames)

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 from uuid import uuid4
 
 import pytest
@@ -101,12 +102,13 @@ def discard(server: PostgresServer) -> None:
 def new_database(url: str) -> str:
     """Make an empty database beside the one of `url` and return its URL."""
     import psycopg
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+    from psycopg.conninfo import conninfo_to_dict
 
     name = f"rt_{uuid4().hex}"
     with psycopg.connect(url, autocommit=True) as link:
         link.execute(f"CREATE DATABASE {name}".encode())
-    return make_conninfo(**{**conninfo_to_dict(url), "dbname": name})
+    given = {key: str(value) for key, value in conninfo_to_dict(url).items() if key != "dbname"}
+    return f"postgresql:///{name}?{urlencode(given)}"
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,19 @@ from decimal import Decimal
 
 import pytest
 
+from roder_trio import providers
 from roder_trio.cli.discovery import LOCAL_SERVERS
 from roder_trio.logic.compaction import threshold
 from roder_trio.providers.catalog import Catalog
-from roder_trio.providers.chat_completions.profile import Profile
 from roder_trio.providers.offline import Offline
 from roder_trio.schema.cost import Price
+
+ENGINES = {
+    "openai_responses": providers.OpenAIResponses,
+    "chat_completions": providers.ChatCompletions,
+    "anthropic": providers.Anthropic,
+    "gemini": providers.Gemini,
+}
 
 
 @pytest.fixture
@@ -23,7 +30,7 @@ def user_file(tmp_path):
 def test_the_shipped_catalog_has_the_providers_in_order():
     catalog = Catalog.load()
     ids = [row.id for row in catalog.providers]
-    assert ids[:3] == ["openai", "openrouter", "groq"]
+    assert ids[:6] == ["openai", "anthropic", "gemini", "chat", "openrouter", "groq"]
     assert ids[-1] == "offline"
     assert {"ollama", "lmstudio", "llamacpp", "vllm", "deepseek", "mistral"} <= set(ids)
     openai = catalog.provider("openai")
@@ -33,13 +40,16 @@ def test_the_shipped_catalog_has_the_providers_in_order():
     assert catalog.provider("lm-studio") is catalog.provider("lmstudio")
     assert not catalog.provider("ollama").requires_auth
     assert catalog.provider("nobody") is None
+    assert {row.dialect for row in catalog.providers} == {*ENGINES, "offline"}
 
 
 def test_every_shipped_row_is_complete():
     catalog = Catalog.load()
     for row in catalog.providers:
-        if row.dialect == "chat_completions":
-            assert isinstance(Profile(**row.flags), Profile)
+        if row.dialect in ENGINES:
+            engine = ENGINES[row.dialect](row.id, base_url=row.base_url)
+            assert (engine.target.provider, engine.default_model) == (row.id, row.default_model)
+            assert {name: getattr(engine.profile, name) for name in row.flags} == row.flags
             assert not row.base_url.endswith("/")
             assert bool(row.env_keys) is row.requires_auth
         if row.default_model is not None:

@@ -128,6 +128,64 @@ class KeepsTheDeleted(MemoryThreadStore):
         return created
 
 
+class PagesTooLarge(MemoryThreadStore):
+    async def load_events(self, thread_id, after=0, limit=500):
+        return await super().load_events(thread_id, after, limit + 1)
+
+
+class NeverEnds(MemoryThreadStore):
+    async def load_events(self, thread_id, after=0, limit=500):
+        return await super().load_events(thread_id, 0, 1) if limit == 1 else []
+
+    async def read_log(self, thread_id, cursor=None):
+        page = await super().read_log(thread_id)
+        return page and attrs.evolve(page, next_cursor="0")
+
+
+class StaleState(MemoryThreadStore):
+    async def load_state(self, thread_id):
+        hydration = await super().load_state(thread_id)
+        if hydration is not None:
+            hydration.state.goal = None
+        return hydration
+
+
+class NoState(MemoryThreadStore):
+    async def load_state(self, thread_id):
+        await trio.lowlevel.checkpoint()
+
+
+class HidesArchivedLogs(MemoryThreadStore):
+    async def read_log(self, thread_id, cursor=None):
+        page = await super().read_log(thread_id, cursor)
+        return None if page is None or page.archived else page
+
+
+class WrongCreation(MemoryThreadStore):
+    async def read_log(self, thread_id, cursor=None):
+        page = await super().read_log(thread_id, cursor)
+        created = page and page.created.replace(b'"created_at"', b'"message_count":1,"created_at"')
+        return page and attrs.evolve(page, created=created)
+
+
+@pytest.mark.parametrize(
+    ("store", "rules"),
+    [
+        (PagesTooLarge, ["load_events"]),
+        (NeverEnds, ["load_events", "read_log"]),
+        (StaleState, ["load_state"]),
+        (NoState, ["load_state"]),
+        (HidesArchivedLogs, ["read_log"]),
+        (WrongCreation, ["read_log"]),
+    ],
+)
+async def test_a_store_that_reads_wrongly_in_its_own_way_fails_those_checks_alone(store, rules):
+    made = store()
+    with pytest.raises(AssertionError) as failure:
+        await check_thread_store(lambda: made)
+    assert re.findall(r"^- (\w+)", str(failure.value), re.MULTILINE) == rules
+
+
 @pytest.mark.parametrize(
     ("store", "rule"),
     [

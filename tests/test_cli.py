@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from roder_trio.cli.main import app, main, store_folder
+from roder_trio.cli.main import app, main, store_place
 from tests.loopback import HANG, STREAM, delta, ending, refusal, serving, unused_port
 from tests.test_cli_terminal import EVIL, FORBIDDEN
 
@@ -93,9 +93,10 @@ async def test_threads_are_listed_shown_and_counted(capsys: Capture) -> None:
     assert "[completed, " in shown
     assert await call("threads", "usage", thread) == 0
     heading, turn, total = capsys.readouterr().out.splitlines()
-    assert heading.split() == ["turn", "status", "prompt", "cached", "completion", "reasoning", "total"]
+    assert heading.split() == ["turn", "status", "prompt", "cached", "completion", "reasoning", "total", "cost"]
     assert turn.split()[2:] == total.split()[1:]
-    assert int(total.split()[-1]) > 0
+    assert int(total.split()[-2]) > 0
+    assert total.split()[-1] == "$0.00"
 
 
 async def test_a_long_list_says_how_to_go_on(capsys: Capture) -> None:
@@ -231,7 +232,7 @@ async def test_what_the_runtime_refuses_is_one_line_and_exits_with_one(
     assert out == ""
 
 
-async def test_a_store_that_is_no_folder_is_one_line(capsys: Capture, tmp_path: Path) -> None:
+async def test_a_file_that_is_no_store_is_one_line(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a store")
     assert await call("run", "hello", "--store", str(tmp_path / "file")) == 1
     _, err = capsys.readouterr()
@@ -248,15 +249,30 @@ async def test_a_server_that_is_not_there_fails_the_turn(capsys: Capture) -> Non
     assert "no tokens counted" in err
 
 
-def test_the_store_is_named_by_the_flag_the_environment_or_the_data_folder(
+def test_the_store_is_named_by_the_flag_or_the_environment_else_it_is_a_database_in_the_data_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert store_folder("here") == "here"
+    assert store_place("here") == "here"
     monkeypatch.setenv("RODER_TRIO_STORE", "there")
-    assert store_folder(None) == "there"
+    assert store_place(None) == "there"
     monkeypatch.delenv("RODER_TRIO_STORE")
-    assert "roder-trio" in store_folder(None)
+    assert store_place(None) == str(tmp_path / "roder-trio" / "threads.db")
+
+
+@pytest.mark.parametrize("name", ["threads.db", "journals"])
+async def test_threads_are_kept_in_a_database_or_in_a_folder(
+    capsys: Capture, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / name
+    monkeypatch.setenv("RODER_TRIO_STORE", str(place))
+    assert await call("run", "Tell me about stores") == 0
+    thread = thread_of(capsys.readouterr().err)
+    assert await call("run", "And more", "--thread", thread) == 0
+    assert place.is_file() == (name == "threads.db")
+    capsys.readouterr()
+    assert await call("threads", "list") == 0
+    assert "Tell me about stores" in capsys.readouterr().out
 
 
 class Watched(io.StringIO):

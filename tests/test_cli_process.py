@@ -35,7 +35,7 @@ def test_without_any_configuration_the_offline_engine_answers(tmp_path: Path) ->
     assert finished.returncode == 0
     assert "hello there" in finished.stdout
     assert finished.stderr.startswith("offline: no provider is configured and no local server answers\n")
-    assert list((tmp_path / "data").rglob("*.jsonl"))
+    assert list((tmp_path / "data").rglob("threads.db"))
 
 
 def test_the_exit_code_and_the_version_are_those_of_a_program(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from roder_trio.logic.cost import (
     notes_of,
     records_of_goal,
     records_of_thread,
-    records_of_turn,
+    records_of_turns,
     total,
     with_attempt,
 )
@@ -227,8 +227,9 @@ def test_a_turns_records_are_its_own_up_to_its_end() -> None:
     mine, copied = record("a"), record("b", origin_thread_id="child")
     other, late = record("c", turn_id="u"), record("d")
     log = [other, mine, copied, ended("u"), ended("t"), late]
-    assert records_of_turn(log, "t") == (mine,)
-    assert records_of_turn(log[:3], "t") == (mine,)
+    assert records_of_turns(log) == {"t": [mine], "u": [other]}
+    assert records_of_turns(log[:3]) == records_of_turns(log)
+    assert records_of_turns([ended("t"), late]) == {}
     assert list(records_of_thread(log)) == [other, mine, late]
 
 

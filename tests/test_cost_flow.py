@@ -104,6 +104,33 @@ async def test_a_turn_costs_what_its_attempts_cost_and_nothing_is_loaded_for_tha
         assert await again(priced, scene, outcome.turn_id) == outcome
 
 
+async def test_the_charges_of_a_turn_long_ago_are_read_from_the_log(
+    priced: Priced, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roder_trio.actors._desk.MAX_BILLS", 1)
+    async with priced(ROUND, STEP, STEP) as scene:
+        first, second = await scene.run(), await scene.run()
+        loads = scene.store.count
+        assert await scene.wait(second.turn_id) == second
+        assert scene.store.count == loads
+        assert await scene.wait(first.turn_id) == first
+        assert scene.store.count == loads + 1
+
+
+async def test_a_turn_before_a_summary_is_charged_by_the_load_that_tells_its_end(
+    priced: Priced, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roder_trio.actors._desk.MAX_BILLS", 1)
+    async with priced(STEP, STEP, STEP) as scene:
+        first = await scene.run()
+        summary = transcript.ContextCompaction("all of it")
+        await scene.runtime.persist_turn_item(scene.id, "host", summary)
+        await scene.run()
+        loads = scene.store.count
+        assert await scene.wait(first.turn_id) == first
+        assert scene.store.count == loads + 1
+
+
 async def test_the_handle_of_a_turn_and_the_hooks_know_its_cost(priced: Priced, autojump_clock: MockClock) -> None:
     path, ends = None, Ends()
     async with priced(STEP) as scene:

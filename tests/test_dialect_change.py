@@ -170,9 +170,7 @@ async def compacted(talk: Talk, dialect: Dialect) -> None:
 @every_pair
 async def test_an_interrupted_text_is_told_to_another_dialect_with_its_note(first: Dialect, second: Dialect) -> None:
     async with talking(first, second) as talk:
-        frames = first.text("half of it")
-        begun = frames[: 1 + next(place for place, frame in enumerate(frames) if "half of it" in strings(frame))]
-        talk.server.replies = [Reply(steps=[first.sse(begun)], keep_open=True)]
+        talk.server.replies = [Reply(steps=[first.sse(first.begun("half of it"))], keep_open=True)]
         async with talk.runtime.turn(talk.id, "first", provider=f"my-{first.name}", model="m") as turn:
             async for envelope in turn:
                 if envelope.kind == "item.delta":

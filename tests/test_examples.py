@@ -34,6 +34,17 @@ EXPECTED = {
         "+++ after/tests/test_mean.py",
         "+    assert mean([1, 2, 3]) == 2",
     ],
+    "cluster.py": [
+        "A owns the thread: A answers.",
+        "B is refused: the thread is owned elsewhere",
+        "A has left",
+        "B owns the thread now: B answers.",
+        "B is in the middle of a turn",
+        "B was killed",
+        "A waits until the lease of the dead ends",
+        "A owns the thread again: A answers again.",
+        "completed 14\n  completed 14\n  interrupted 0\n  completed 14\n",
+    ],
     "approval.py": [
         "the model hears: sent 19 characters to ada@example.org",
         "the model hears: approval denied",
@@ -54,12 +65,13 @@ EXPECTED = {
         "3 agents, 78 tokens",
     ],
 }
+NEEDS_DATABASE = {"cluster.py"}
 SHORT = ["coding_agent.py", "approval.py", "structured_output.py", "side_by_side.py"]
 
 
-def run_example(name: str, folder: Path) -> str:
+def run_example(name: str, folder: Path, *arguments: str) -> str:
     """What an example prints, run as a program of its own, with warnings as errors."""
-    command = [sys.executable, "-W", "error", str(EXAMPLES / name)]
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
     finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     assert (finished.returncode, finished.stderr) == (0, "")
     return finished.stdout
@@ -70,8 +82,9 @@ def test_every_example_has_its_expectations() -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_an_example_runs_and_shows_what_it_promises(name: str, tmp_path: Path) -> None:
-    printed = run_example(name, tmp_path)
+def test_an_example_runs_and_shows_what_it_promises(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    arguments = [request.getfixturevalue("empty_database")] if name in NEEDS_DATABASE else []
+    printed = run_example(name, tmp_path, *arguments)
     rest = printed
     for words in EXPECTED[name]:
         assert words in rest, printed

@@ -146,12 +146,16 @@ async def test_a_finished_answer_needs_no_end_of_the_body(autojump_clock: trio.t
 
 
 async def test_models_are_listed_with_their_windows() -> None:
-    listed = {"models": [{"name": "models/m", "displayName": "Em", "inputTokenLimit": 100}, {"name": "models/n"}]}
+    listed: dict[str, list[dict[str, Any]]] = {
+        "models": [{"name": "models/m", "displayName": "Em", "inputTokenLimit": 100}, {"name": "models/n"}]
+    }
+    listed["models"][0]["supportedGenerationMethods"] = ["generateContent", "countTokens"]
+    listed["models"].append({"name": "models/e", "supportedGenerationMethods": ["embedContent"]})
     server = Recorder((200, listed))
     rows = await engine(server, api_key="k").list_models()
     assert rows == (
         ModelDescriptor(provider="acme", id="m", display_name="Em", context_window=100),
-        ModelDescriptor(provider="acme", id="n", display_name="models/n"),
+        ModelDescriptor(provider="acme", id="n", display_name="n"),
     )
     assert (server.requests[0].url.path, server.requests[0].headers["x-goog-api-key"]) == ("/v1beta/models", "k")
     assert "pageSize" in server.requests[0].url.params

@@ -12,6 +12,7 @@ import roder_trio as rt
 from roder_trio import stores
 from roder_trio.stores.postgres import schema
 from tests.postgres_support import created, open_stores
+from tests.test_cli import call
 
 RELATIONS = "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace ORDER BY relname"
 NEXT: schema.Step = ("ALTER TABLE thread ADD COLUMN colour text", "UPDATE thread SET colour = 'blue'")
@@ -41,6 +42,16 @@ async def test_a_store_that_may_not_migrate_defines_nothing(empty_database: str)
     await enter(empty_database)
     await enter(empty_database, migrate=True)
     assert relations(empty_database) == made
+
+
+async def test_the_command_line_makes_the_tables(empty_database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    store = ("--store", empty_database)
+    assert await call("threads", "list", *store) == 1
+    assert "run `roder-trio store migrate`" in capsys.readouterr().err
+    assert await call("store", "migrate", *store) == 0
+    assert "up to date" in capsys.readouterr().out
+    assert await call("store", "check", *store) == 0
+    linked(empty_database, schema.check)
 
 
 async def test_an_older_schema_is_refused_and_brought_up_to_date(empty_database: str, tenant: str) -> None:

@@ -31,6 +31,9 @@ from roder_trio.schema.turn import TurnOutcome
 _ARRIVALS: Final = count()
 """Numbers requests in the order in which they are stored, over all threads; the wall clock is no order."""
 
+MAX_BILLS = 64
+"""Turns whose charges are kept in memory; those of older ones are read from the log."""
+
 
 @attrs.define(eq=False)
 class Desk:
@@ -43,7 +46,7 @@ class Desk:
     outputs: dict[str, Accepted] = attrs.field(factory=dict)
     """The structured answers of the turns that ended while the thread is in memory, by turn."""
     bills: dict[str, tuple[Bill, ...]] = attrs.field(factory=dict)
-    """How the attempts of those turns are charged, by turn."""
+    """How the attempts of the newest of those turns are charged, by turn."""
     _notes: dict[str, Note] = attrs.field(factory=dict)
     """What is stored of the costs of the running turn's attempts."""
     _answers: dict[str, Any] = attrs.field(factory=dict)
@@ -107,16 +110,19 @@ class Desk:
         """A turn has ended, with these records of its attempts."""
         self.bills[turn_id] = bills(records, self._notes)
         self._notes.clear()
+        if len(self.bills) > MAX_BILLS:
+            del self.bills[next(iter(self.bills))]
 
-    def ended(self, outcome: TurnOutcome) -> EndedTurn:
+    def ended(self, told: TurnOutcome | EndedTurn) -> EndedTurn:
         """Return how a turn ended, with its structured answer if there is one, and how it is charged if that is known.
 
-        A turn that ended before this incarnation is charged by the log.
+        One that ended before this incarnation, or long ago, is charged by the log.
         """
+        outcome, charged = (told.outcome, told.bills) if isinstance(told, EndedTurn) else (told, None)
         accepted = self.outputs.get(outcome.turn_id)
         if accepted is not None:
             outcome = attrs.evolve(outcome, output=accepted.value, text=accepted.text)
-        return EndedTurn(outcome, self.bills.get(outcome.turn_id))
+        return EndedTurn(outcome, self.bills.get(outcome.turn_id, charged))
 
     @property
     def approvals(self) -> tuple[tuple[int, EventEnvelope], ...]:

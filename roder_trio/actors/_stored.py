@@ -4,13 +4,14 @@ Each function awaits the store alone; cancelling one leaves nothing behind. They
 """
 
 from roder_trio.actors._services import Services
+from roder_trio.actors.cost import EndedTurn
 from roder_trio.errors import ThreadNotFound, UnknownTurn
+from roder_trio.logic.cost import bills_of_turn
 from roder_trio.logic.thread.hydration import Hydration
 from roder_trio.logic.thread.reading import shown_items, stored_outcome
 from roder_trio.ports import ThreadStore
 from roder_trio.schema.item import ThreadItem
 from roder_trio.schema.thread import ThreadSnapshot
-from roder_trio.schema.turn import TurnOutcome
 
 
 async def load_state(services: Services, thread_id: str) -> Hydration | None:
@@ -31,12 +32,13 @@ async def load_items(services: Services, thread_id: str) -> tuple[ThreadItem, ..
     return shown_items(await _load_whole(services, thread_id))
 
 
-async def load_outcome(services: Services, thread_id: str, turn_id: str) -> TurnOutcome:
-    """Read how a turn ended. Raises ThreadNotFound, and UnknownTurn if the log doesn't say."""
-    outcome = stored_outcome(await _load_whole(services, thread_id), turn_id)
+async def load_outcome(services: Services, thread_id: str, turn_id: str) -> EndedTurn:
+    """Read how a turn ended and how it is charged. Raises ThreadNotFound, and UnknownTurn if the log doesn't say."""
+    snapshot = await _load_whole(services, thread_id)
+    outcome = stored_outcome(snapshot, turn_id)
     if outcome is None:
         raise UnknownTurn(turn_id)
-    return outcome
+    return EndedTurn(outcome, bills_of_turn(snapshot.events, turn_id))
 
 
 async def _load_whole(services: Services, thread_id: str) -> ThreadSnapshot:

@@ -9,13 +9,14 @@ import attrs
 import trio
 
 import roder_trio as rt
-from roder_trio import stores
 from roder_trio.cli.answer import Answer, JsonLines, View
 from roder_trio.cli.choice import Choice, configured, fallback, make_engine
 from roder_trio.cli.consent import Questions
+from roder_trio.cli.cost import with_cost
 from roder_trio.cli.discovery import find_local_server
 from roder_trio.cli.keyboard import Keyboard
-from roder_trio.cli.options import Options, store_folder
+from roder_trio.cli.location import password_in, store_at
+from roder_trio.cli.options import Options, store_place
 from roder_trio.cli.report import usage_words
 from roder_trio.cli.signals import Interrupts
 from roder_trio.cli.terminal import Terminal
@@ -54,9 +55,11 @@ class Conversation:
                 self.turn_id = None
         self._tell(turn.outcome)
         metadata = await self.runtime.load_metadata(self.thread_id)
-        total = None if metadata is None else metadata.usage
-        self.terminal.note(f"usage: {usage_words(turn.outcome.usage)}; the thread: {usage_words(total)}")
-        return turn.outcome.status == "completed"
+        outcome, total = turn.outcome, None if metadata is None else metadata.usage
+        used = with_cost(usage_words(outcome.usage), rt.Cost(outcome.cost, outcome.known_cost))
+        of_all = with_cost(usage_words(total), await self.runtime.thread_cost(self.thread_id))
+        self.terminal.note(f"usage: {used}; the thread: {of_all}")
+        return outcome.status == "completed"
 
     async def _follow(self, turn: rt.Turn) -> None:
         async for envelope in turn:
@@ -92,13 +95,14 @@ async def open_conversation(
     """
     workspace = options.folder()
     choice = configured(options.flags, os.environ) or fallback(options.flags, await find_local_server())
-    for secret in choice.secrets:
+    place = store_place(options.store)
+    for secret in (*choice.secrets, password_in(place)):
         terminal.hide(secret)
     terminal.note(f"{choice.provider}: {choice.because}")
     engine = make_engine(choice)
     async with rt.open_runtime(
         engines=[engine],
-        store=stores.JsonlThreadStore(store_folder(options.store)),
+        store=store_at(place),
         tools=options.tools_for(engine),
         config=rt.RuntimeConfig(policy_mode=options.policy, interactive=attended),
     ) as runtime:

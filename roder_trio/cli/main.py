@@ -14,12 +14,14 @@ from rich.console import Console
 from rich.text import Text
 
 import roder_trio as rt
-from roder_trio import stores
 from roder_trio.cli.chat import converse
 from roder_trio.cli.conversation import open_conversation
+from roder_trio.cli.cost import costs_of, told_cost
 from roder_trio.cli.failure import DONE, FAILED, UsageError, explained
 from roder_trio.cli.keyboard import Keyboard, is_attended
-from roder_trio.cli.options import Options, Store, store_folder
+from roder_trio.cli.location import password_in, store_at
+from roder_trio.cli.models import models
+from roder_trio.cli.options import Options, Store, store_place
 from roder_trio.cli.report import THREAD_HEADINGS, USAGE_HEADINGS, thread_cells, turn_words, usage_cells
 from roder_trio.cli.signals import open_interrupts
 from roder_trio.cli.store import store as store_commands
@@ -42,6 +44,7 @@ app = App(
 )
 threads = App(name="threads", help="Show the threads on disk.")
 app.command(threads)
+app.command(models)
 app.command(store_commands)
 
 
@@ -94,14 +97,18 @@ async def list_threads(
     *,
     limit: Annotated[int, Parameter(help="How many at most.")] = PAGE,
     cursor: Annotated[str | None, Parameter(help="Where the page before ended.")] = None,
+    cost: Annotated[bool, Parameter(negative="", help="Read each log to tell what the thread cost.")] = False,
     store: Store = None,
 ) -> int:
     """List threads, the one that was used last first."""
     terminal = Terminal.standard()
     with explained(terminal, "list the threads") as result:
-        async with _reader(store) as runtime:
+        async with _reader(terminal, store) as runtime:
             page = await runtime.list_threads(limit=limit, cursor=cursor)
-        terminal.table(THREAD_HEADINGS, map(thread_cells, page.threads))
+            rows = [thread_cells(row) for row in page.threads]
+            if cost:
+                rows = [(*cells, await told_cost(runtime, cells[0])) for cells in rows]
+        terminal.table((*THREAD_HEADINGS, "cost") if cost else THREAD_HEADINGS, rows)
         for thread_id in page.damaged:
             terminal.note(f"thread {thread_id} is damaged and not listed")
         if page.next_cursor is not None:
@@ -115,9 +122,10 @@ async def show(thread: str, /, *, store: Store = None) -> int:
     """Print what was said in THREAD."""
     terminal = Terminal.standard()
     with explained(terminal, "show the thread") as result:
-        snapshot = await _load(thread, store)
+        snapshot = await _load(terminal, thread, store)
+        costs = await costs_of(snapshot)
         for turn in snapshot.turns:
-            for line in turn_words(turn):
+            for line in turn_words(turn, costs.turns.get(turn.turn_id)):
                 terminal.line(line)
         result.code = DONE
     return result.code
@@ -125,27 +133,33 @@ async def show(thread: str, /, *, store: Store = None) -> int:
 
 @threads.command
 async def usage(thread: str, /, *, store: Store = None) -> int:
-    """Print the tokens that THREAD used, by turn and in total."""
+    """Print the tokens that THREAD used and what they cost, by turn and in total."""
     terminal = Terminal.standard()
     with explained(terminal, "show the usage") as result:
-        snapshot = await _load(thread, store)
+        snapshot = await _load(terminal, thread, store)
         total = snapshot.metadata.usage if snapshot.metadata else None
-        rows = [(turn.turn_id, turn.status.value, *usage_cells(turn.usage)) for turn in snapshot.turns]
-        terminal.table(("turn", "status", *USAGE_HEADINGS), [*rows, ("all", "", *usage_cells(total))])
+        costs = await costs_of(snapshot)
+        rows = [
+            (turn.turn_id, turn.status.value, *usage_cells(turn.usage, costs.turns.get(turn.turn_id)))
+            for turn in snapshot.turns
+        ]
+        terminal.table(("turn", "status", *USAGE_HEADINGS), [*rows, ("all", "", *usage_cells(total, costs.whole))])
         result.code = DONE
     return result.code
 
 
-async def _load(thread: str, store: str | None) -> rt.ThreadSnapshot:
-    async with _reader(store) as runtime:
+async def _load(terminal: Terminal, thread: str, store: str | None) -> rt.ThreadSnapshot:
+    async with _reader(terminal, store) as runtime:
         snapshot = await runtime.load_thread(thread)
     if snapshot is None:
         raise rt.ThreadNotFound(thread)
     return snapshot
 
 
-def _reader(store: str | None) -> AbstractAsyncContextManager[rt.Runtime]:
-    return rt.open_runtime(store=stores.JsonlThreadStore(store_folder(store), read_only=True))
+def _reader(terminal: Terminal, store: str | None) -> AbstractAsyncContextManager[rt.Runtime]:
+    place = store_place(store)
+    terminal.hide(password_in(place))
+    return rt.open_runtime(store=store_at(place, read_only=True))
 
 
 def main() -> None:

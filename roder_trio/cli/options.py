@@ -17,7 +17,11 @@ STORE_VARIABLE = "RODER_TRIO_STORE"
 
 Mode = Literal["default", "accept_all", "plan", "bypass"]
 Store = Annotated[
-    str | None, Parameter(help=f"The folder of the threads; else ${STORE_VARIABLE}, else your data folder.")
+    str | None,
+    Parameter(
+        help=f"Where the threads are: a database file, a folder of journals, or a URL postgresql://...; "
+        f"else ${STORE_VARIABLE}, else a database in your data folder."
+    ),
 ]
 
 
@@ -27,7 +31,7 @@ class Options:
     """The options of `run` and `chat`."""
 
     thread: Annotated[str | None, Parameter(help="Go on with this thread instead of a new one.")] = None
-    provider: Annotated[str | None, Parameter(help="Who answers: offline, openai, ollama, lmstudio ...")] = None
+    provider: Annotated[str | None, Parameter(help="Who answers: openai, anthropic, gemini, chat, ollama ...")] = None
     model: Annotated[str | None, Parameter(help="The model to ask.")] = None
     base_url: Annotated[str | None, Parameter(help="An OpenAI-compatible server, such as http://host/v1.")] = None
     api_key_env: Annotated[str | None, Parameter(help="The environment variable that holds the key.")] = None
@@ -56,7 +60,7 @@ class Options:
         return str(path)
 
 
-def store_folder(store: str | None) -> str:
-    """Return the folder of the threads: the flag's, else the environment's, else one in the user's data folder."""
+def store_place(store: str | None) -> str:
+    """Return where the threads are: as the flag or the environment says, else a database in the user's data folder."""
     named = store or os.environ.get(STORE_VARIABLE)
-    return named or str(platformdirs.user_data_path("roder-trio", appauthor=False) / "threads")
+    return named or str(platformdirs.user_data_path("roder-trio", appauthor=False) / "threads.db")

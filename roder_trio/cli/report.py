@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import roder_trio as rt
 from roder_trio import transcript
+from roder_trio.cli.cost import cost_words, with_cost
 
 THREAD_HEADINGS = ("thread", "used", "messages", "tokens", "title")
-USAGE_HEADINGS = ("prompt", "cached", "completion", "reasoning", "total")
+USAGE_HEADINGS = ("prompt", "cached", "completion", "reasoning", "total", "cost")
 
 
 def usage_words(usage: rt.TokenUsage | None) -> str:
@@ -28,16 +29,16 @@ def usage_words(usage: rt.TokenUsage | None) -> str:
     )
 
 
-def usage_cells(usage: rt.TokenUsage | None) -> tuple[str, ...]:
-    """Return the counters as the cells of a table."""
-    if usage is None:
-        return ("0",) * 5
+def usage_cells(usage: rt.TokenUsage | None, cost: rt.Cost | None) -> tuple[str, ...]:
+    """Return the counters, and what they cost as far as that is known, as the cells of a table."""
+    counted = usage or rt.TokenUsage(0, 0, 0)
     return (
-        str(usage.prompt_tokens),
-        str(usage.cached_prompt_tokens),
-        str(usage.completion_tokens),
-        str(usage.reasoning_tokens),
-        str(usage.total_tokens),
+        str(counted.prompt_tokens),
+        str(counted.cached_prompt_tokens),
+        str(counted.completion_tokens),
+        str(counted.reasoning_tokens),
+        str(counted.total_tokens),
+        (cost_words(cost) if cost is not None else None) or "",
     )
 
 
@@ -70,7 +71,7 @@ def item_words(item: transcript.TranscriptItem) -> str | None:
             return None
 
 
-def turn_words(turn: rt.TurnRecord) -> Iterator[str]:
+def turn_words(turn: rt.TurnRecord, cost: rt.Cost | None) -> Iterator[str]:
     """Yield the lines of one turn."""
     yield from filter(None, map(item_words, turn.items))
-    yield f"  [{turn.status.value}, {usage_words(turn.usage)}]"
+    yield f"  [{turn.status.value}, {with_cost(usage_words(turn.usage), cost)}]"

@@ -15,7 +15,7 @@ import roder_trio as rt
 from roder_trio import stores
 from roder_trio.cli.failure import DONE, FAILED, Result, explained
 from roder_trio.cli.location import password_in, store_at
-from roder_trio.cli.options import Store, store_folder
+from roder_trio.cli.options import Store, store_place
 from roder_trio.cli.terminal import Terminal, escape_json
 from roder_trio.stores.transfer import check_store
 
@@ -29,7 +29,7 @@ Place = Annotated[str, Parameter(help="A folder of journals, a database file, or
 async def migrate(*, store: Store = None) -> int:
     """Bring the store's schema up to date. Stores in files do so by themselves when they are used."""
     with _command("migrate the store") as (terminal, result):
-        async with _opened(terminal, store_folder(store), migrate=True):
+        async with _opened(terminal, store_place(store), migrate=True):
             terminal.line("the store is up to date")
         result.code = DONE
     return result.code
@@ -39,7 +39,7 @@ async def migrate(*, store: Store = None) -> int:
 async def check(*, store: Store = None, json: Json = False) -> int:
     """Check that metadata, turns, goals and kept states follow from the logs, thread by thread, changing nothing."""
     with _command("check the store") as (terminal, result):
-        async with _opened(terminal, store_folder(store), read_only=True) as opened:
+        async with _opened(terminal, store_place(store), read_only=True) as opened:
             found = await check_store(opened)
         if json:
             _print_json(terminal, attrs.asdict(found))
@@ -65,7 +65,7 @@ async def export(
 ) -> int:
     """Write THREAD, active or archived, to FILE, from which any store can import it."""
     with _command("export the thread") as (terminal, result):
-        async with _opened(terminal, store_folder(store), read_only=True) as opened:
+        async with _opened(terminal, store_place(store), read_only=True) as opened:
             await stores.export_thread(opened, thread, file, overwrite=overwrite)
         terminal.note(f"thread {thread} was written to {file}")
         result.code = DONE
@@ -82,7 +82,7 @@ async def import_(
 ) -> int:
     """Bring the thread in FILE into the store, and print its id. Again, it adds nothing."""
     with _command("import the thread") as (terminal, result):
-        async with _opened(terminal, store_folder(store)) as opened:
+        async with _opened(terminal, store_place(store)) as opened:
             imported = await stores.import_thread(opened, file, new_id)
         terminal.line(imported.thread_id)
         result.code = DONE
@@ -93,7 +93,7 @@ async def import_(
 async def import_roder(directory: str, /, *, store: Store = None, json: Json = False) -> int:
     """Bring the thread directories of Roder in DIRECTORY, and those archived beside it, into the store."""
     with _command("import the threads of Roder") as (terminal, result):
-        async with _opened(terminal, store_folder(store)) as opened:
+        async with _opened(terminal, store_place(store)) as opened:
             report = await stores.import_roder(directory, opened)
         if json:
             _print_json(terminal, attrs.asdict(report))

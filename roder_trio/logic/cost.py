@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from roder_trio.schema.cost import NO_COST, Amounts, Cost, Price
-from roder_trio.schema.event import EventEnvelope, TerminalEvent, UsageRecorded
+from roder_trio.schema.event import EventEnvelope, TerminalEvent, TranscriptItemAppended, UsageRecorded
 from roder_trio.schema.transcript import ProviderMetadata, TranscriptItem
 from roder_trio.schema.usage import MAX_TOKENS, TokenUsage
 
@@ -64,6 +64,16 @@ def bills(records: Iterable[EventEnvelope], notes: Mapping[str, Note]) -> tuple[
         if known is None or record.report > known[0].report:
             last[record.attempt_id] = (record, envelope.timestamp)
     return tuple(_bill(record, at, notes.get(record.attempt_id, {})) for record, at in last.values())
+
+
+def bills_of_turn(events: Sequence[EventEnvelope], turn_id: str) -> tuple[Bill, ...]:
+    """Return the bills of a turn's attempts, as its log tells them."""
+    return bills(records_of_turns(events).get(turn_id, ()), notes_in(events))
+
+
+def notes_in(events: Iterable[EventEnvelope]) -> dict[str, Note]:
+    """Return what a log says of the costs of attempts, by attempt."""
+    return notes_of(e.event.item for e in events if isinstance(e.event, TranscriptItemAppended))
 
 
 def notes_of(items: Iterable[TranscriptItem]) -> dict[str, Note]:
@@ -199,17 +209,17 @@ def _buckets(usage: TokenUsage) -> tuple[tuple[str, int], ...]:
 # -- what of a log counts ----------------------------------------------------------------------------------------------
 
 
-def records_of_turn(events: Sequence[EventEnvelope], turn_id: str) -> tuple[EventEnvelope, ...]:
-    """Return the usage records of a turn up to its terminal event; what came under its id later isn't the turn's."""
-    found: list[EventEnvelope] = []
+def records_of_turns(events: Iterable[EventEnvelope]) -> dict[str, list[EventEnvelope]]:
+    """Return the usage records of each turn up to its terminal event; what came under its id later isn't the turn's."""
+    found: dict[str, list[EventEnvelope]] = {}
+    ended: set[str | None] = set()
     for envelope in events:
         event = envelope.event
-        if isinstance(event, UsageRecorded):
-            if event.turn_id == turn_id and event.origin_thread_id is None:
-                found.append(envelope)
-        elif envelope.turn_id == turn_id and isinstance(event, TerminalEvent):
-            break
-    return tuple(found)
+        if isinstance(event, TerminalEvent):
+            ended.add(envelope.turn_id)
+        elif isinstance(event, UsageRecorded) and event.origin_thread_id is None and event.turn_id not in ended:
+            found.setdefault(event.turn_id, []).append(envelope)
+    return found
 
 
 def records_of_thread(events: Iterable[EventEnvelope]) -> Iterator[EventEnvelope]:

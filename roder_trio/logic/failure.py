@@ -145,7 +145,7 @@ def of_response(
         cause=cause,
         status=status,
         provider_code=_code(error, redactor),
-        request_id=request_id(headers),
+        request_id=redactor.redact(request_id(headers) or "") or None,
         retry_after=retry.advice(headers, error.value, now=now) or _reset(kind, error, now),
         should_retry=False if cause == "proxy" else retry.should_retry(headers),
         body_excerpt=redactor.excerpt(text, EXCERPT) or None,

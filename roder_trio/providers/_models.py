@@ -20,6 +20,8 @@ _NOT_FOUND = 404
 _WINDOWS = ("context_length", "context_window", "max_context_length", "max_model_len", "inputTokenLimit")
 _RESOURCE = "models/"
 """What stands before an id in a list of resources."""
+_METHODS, _GENERATES = "supportedGenerationMethods", "generateContent"
+"""What a list says of a model that is for other work than answering."""
 
 Get = Callable[[str], Awaitable[Exchange]]
 
@@ -63,7 +65,7 @@ class ModelList:
     def _read(self, value: Any) -> Iterator[ModelDescriptor]:
         listed = value.get("data", value.get("models")) if isinstance(value, Mapping) else value
         for entry in listed if isinstance(listed, list) else ():
-            if isinstance(entry, Mapping):
+            if isinstance(entry, Mapping) and _answers(entry):
                 id = text_of(entry.get("id")) or text_of(entry.get("name")).removeprefix(_RESOURCE)
                 if id:
                     yield self._row(id, entry)
@@ -74,6 +76,11 @@ class ModelList:
         name = text_of(entry.get("displayName")) or text_of(entry.get("display_name")) or text_of(entry.get("name"))
         return attrs.evolve(
             row,
-            display_name=row.display_name or name or None,
+            display_name=row.display_name or name.removeprefix(_RESOURCE) or None,
             context_window=window or row.context_window,
         )
+
+
+def _answers(entry: Mapping[str, Any]) -> bool:
+    methods = entry.get(_METHODS)
+    return not isinstance(methods, list) or _GENERATES in methods

@@ -45,6 +45,7 @@ class EventStream:
         self._exchange = exchange
         self._decoder = decoder
         self._provider = provider
+        self._redactor = redactor
         self._retry_empty = retry_empty
         self._body = Body(exchange.headers.get("content-type"), redactor)
         self._queue: deque[Output] = deque(notices)
@@ -82,12 +83,17 @@ class EventStream:
         if isinstance(output, ProviderFailure):
             self._over = True
             output.visible = self._visible
-            output.request_id = output.request_id or self._exchange.request_id
+            output.request_id = self._shown(output.request_id or self._exchange.request_id)
+            output.response_id = self._shown(output.response_id)
+            output.provider_code = self._shown(output.provider_code)
             raise output from None
         if isinstance(output, inference.Completed):
             self._over = self._completed = True
         self._visible = self._visible or not isinstance(output, _INVISIBLE)
         return output
+
+    def _shown(self, text: str | None) -> str | None:
+        return None if text is None else self._redactor.redact(text)
 
     async def _pull(self) -> None:  # noqa: ASYNC910 - bytes that had come are decoded at once
         patience = self._decoder.patience

@@ -15,6 +15,7 @@ from roder_trio.logic.boundary import is_boundary
 from roder_trio.logic.compaction import compaction_items
 from roder_trio.logic.estimate import byte_length, quarter, sums
 from roder_trio.ports import InferenceEngine, InferenceStream
+from roder_trio.schema.cost import BUCKETS, Price
 from roder_trio.schema.inference import (
     Completed,
     EngineTarget,
@@ -79,6 +80,7 @@ class Offline(InferenceEngine):
                 display_name="Offline",
                 context_window=CONTEXT_WINDOW,
                 description="Repeats the last message and says how to configure a real model.",
+                price=Price(dict.fromkeys(BUCKETS, 0)),
             ),
         )
 

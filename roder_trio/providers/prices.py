@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PACKAGE = "genai_prices"
 PROVIDERS: Mapping[str, str] = {
     "openai": "openai",
+    "chat": "openai",
     "anthropic": "anthropic",
     "gemini": "google",
     "openrouter": "openrouter",

@@ -16,7 +16,7 @@ from roder_trio.providers import prices
 from roder_trio.runtime.base import Base
 from roder_trio.runtime.engines import EngineRegistry
 from roder_trio.schema.cost import NO_COST, Cost
-from roder_trio.schema.event import EventEnvelope, GoalCleared, GoalUpdated, TranscriptItemAppended
+from roder_trio.schema.event import EventEnvelope, GoalCleared, GoalUpdated
 from roder_trio.schema.turn import TurnOutcome
 
 
@@ -74,19 +74,17 @@ class CostMethods(Base):
         if ended.outcome.usage is None:
             await trio.lowlevel.checkpoint()
             return ended.priced(NO_COST)
-        if ended.bills is not None:
-            return ended.priced(await self._core.services.cost_of(ended.bills))
-        events = await self._events(thread_id) or ()
-        records = rules.records_of_turn(events, ended.outcome.turn_id)
-        return ended.priced(await self._cost(records, events) if records else Cost(None, Decimal(0)))
+        bills = ended.bills
+        if bills is None:
+            bills = rules.bills_of_turn(await self._events(thread_id) or (), ended.outcome.turn_id)
+        return ended.priced(await self._core.services.cost_of(bills) if bills else Cost(None, Decimal(0)))
 
     async def _events(self, thread_id: str) -> Sequence[EventEnvelope] | None:
         snapshot = await self._core.services.store.load_thread(thread_id)
         return None if snapshot is None else snapshot.events
 
     async def _cost(self, records: Iterable[EventEnvelope], events: Sequence[EventEnvelope]) -> Cost:
-        notes = rules.notes_of(e.event.item for e in events if isinstance(e.event, TranscriptItemAppended))
-        return await self._core.services.cost_of(rules.bills(records, notes))
+        return await self._core.services.cost_of(rules.bills(records, rules.notes_in(events)))
 
 
 def _current_goal(events: Sequence[EventEnvelope]) -> str | None:

@@ -24,13 +24,12 @@ from roder_trio.testing._check import (
     short,
 )
 from roder_trio.testing._sample import Sample
+from roder_trio.testing._steps import StepWatch
 
 Fault: TypeAlias = Callable[[ThreadStore, str], None]
 
 TASKS = 8
-LAST_TICK = 8
-"""How many ticks of the scheduler after its start an append is cancelled, at the latest."""
-REPEATS = 5
+REPEATS = 3
 
 
 async def atomic(store: ThreadStore, prefix: str) -> Verify:
@@ -157,15 +156,20 @@ async def refusals(store: ThreadStore, prefix: str) -> Verify:
 
 
 async def cancelled(store: ThreadStore, prefix: str) -> Verify:
-    """C11: if append raises the cancellation, nothing was stored; if it returns, all was."""
+    """C11: cancelled at any of its checkpoints append raises that with nothing stored, or returns with all."""
     sample = await new_thread(store, prefix)
     wanted: list[str] = []
-    # the scheduler orders the tasks of one tick by chance, so each is tried some times
-    for tick in (tick for tick in range(LAST_TICK) for _ in range(REPEATS)):
-        batch = sample.texts("a", "b")
-        if await _append_cancelled(store, sample, batch, tick):
-            wanted += [record.record_id for record in batch]
-        expect(sorted(await ids(store, prefix)), sorted(wanted), f"the log after a cancel {tick} ticks in")
+    for repeat in range(REPEATS):
+        # others that run meanwhile may do so before or after the cancel, so each step is tried some times
+        step, fired = 0, True
+        while fired:
+            batch = sample.texts("a", "b")
+            returned, fired = await _append_cancelled(store, sample, batch, step)
+            if returned:
+                wanted += [record.record_id for record in batch]
+            found = sorted(await ids(store, prefix))
+            expect(found, sorted(wanted), f"the log after a cancel at checkpoint {step}, try {repeat + 1}")
+            step += 1
 
     async def verify(store: ThreadStore) -> None:
         expect(sorted(await ids(store, prefix)), sorted(wanted), "the log")
@@ -173,23 +177,25 @@ async def cancelled(store: ThreadStore, prefix: str) -> Verify:
     return verify
 
 
-async def _append_cancelled(store: ThreadStore, sample: Sample, batch: list[Record], tick: int) -> bool:
-    """Append and cancel after so many ticks; whether append returned."""
+async def _append_cancelled(store: ThreadStore, sample: Sample, batch: list[Record], step: int) -> tuple[bool, bool]:
+    """Append and cancel at that checkpoint, 0: before the call; whether append returned, and whether it got there."""
     scope = trio.CancelScope()
+    watch = StepWatch(lambda done: scope.cancel() if done == step else None)
 
-    async def cancel() -> None:
-        for _ in range(tick - 1):
-            await trio.lowlevel.checkpoint()
-        scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        if tick:
-            nursery.start_soon(cancel)
-        else:
-            scope.cancel()
+    async def append() -> None:
+        watch.task = trio.lowlevel.current_task()
         with scope:
             await store.append(sample.thread_id, batch)
-    return not scope.cancelled_caught
+
+    if not step:
+        scope.cancel()
+    trio.lowlevel.add_instrument(watch)
+    try:
+        async with trio.open_nursery() as nursery:  # noqa: ASYNC112 - steps are counted of a task of its own
+            nursery.start_soon(append)
+    finally:
+        trio.lowlevel.remove_instrument(watch)
+    return not scope.cancelled_caught, watch.steps >= step
 
 
 async def usable(store: ThreadStore, prefix: str) -> Verify:

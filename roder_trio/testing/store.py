@@ -13,7 +13,7 @@ import trio
 
 from roder_trio.errors import StoreUnsupported
 from roder_trio.ports import ThreadStore
-from roder_trio.testing import _appends, _folds, _model, _owners, _threads
+from roder_trio.testing import _appends, _folds, _model, _owners, _reads, _threads
 from roder_trio.testing._appends import Fault
 from roder_trio.testing._check import Check
 
@@ -34,7 +34,7 @@ async def check_thread_store(
     have ended. `fault`, called with an open store and "before", "in" or "after", makes its next append fail there:
     before the write, in the middle, or when all is written. Cancelled, it leaves the threads that it made.
     """
-    checks: dict[str, Check] = {**_threads.CHECKS, **_appends.CHECKS, **_folds.CHECKS}
+    checks: dict[str, Check] = {**_threads.CHECKS, **_appends.CHECKS, **_folds.CHECKS, **_reads.CHECKS}
     if shared:
         checks |= _owners.checks(factory)
     if fault is not None:

@@ -53,7 +53,8 @@ def _tool_config(request: InferenceRequest, profile: Profile, names: ToolNames) 
         out["functionCallingConfig"] = {"mode": _MODES[choice.mode]}
         if choice.mode == "specific":
             out["functionCallingConfig"]["allowedFunctionNames"] = [names.wire(choice.name or "")]
-    if profile.show_hosted_calls and request.runtime.hosted_web_search == "live":
+    if request.runtime.hosted_web_search == "live" and (profile.show_hosted_calls or request.tools):
+        # functions beside a tool of the provider are taken in this form only
         out["includeServerSideToolInvocations"] = True
     return out
 

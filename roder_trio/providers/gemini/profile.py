@@ -31,7 +31,7 @@ class Profile(WireProfile):
     """Stands on calls that another model made, since some models refuse calls without a signature; None: nothing."""
     structured_output: bool = True
     show_hosted_calls: bool = False
-    """Whether the provider's own tools are asked to show their calls, which older models refuse."""
+    """Whether the provider's own tools show their calls even without functions beside them; older models refuse."""
 
     @property
     def structured(self) -> bool:
