@@ -177,11 +177,15 @@ async def window(runtime: rt.Runtime, thread: str) -> Sequence[Any]:
 
 # -- all of them -------------------------------------------------------------------------------------------------------
 
-_COMPACTING = rt.RuntimeConfig(default_provider="mock", default_model="mock", auto_compact_token_limit=1_000)
+_STILL = rt.GoalConfig(auto_continue=False)
+"""A goal starts no turns of its own, which would still run when a flow has ended."""
+_COMPACTING = rt.RuntimeConfig(
+    default_provider="mock", default_model="mock", auto_compact_token_limit=1_000, goals=_STILL
+)
 _TWO_ATTEMPTS = rt.RuntimeConfig(
     reliability=rt.ReliabilityConfig(provider_retry_max_attempts=2, provider_retry_initial_backoff=0.0)
 )
-_PLAIN = rt.RuntimeConfig()
+_PLAIN = rt.RuntimeConfig(goals=_STILL)
 
 FLOWS = {
     "usage, interrupted": Flow(partial(CompactionEngine, interrupt=True), account, _COMPACTING),

@@ -40,12 +40,12 @@ def record_of(text):
     return sample.user(text)
 
 
-def run_flow(base, at, moment, told):
-    """Run the flow, killed at one step of the disk; each finished step of the flow is a byte in the file `told`."""
+def run_flow(crash, base, told):
+    """Run the flow, with points at the steps of the disk; each finished step is a byte in the file `told`."""
 
     async def main():
         store = JsonlThreadStore(base)
-        store._disk = disk = KillingDisk(at, moment)
+        store._disk = disk = KillingDisk(crash)
         async with store.open():
             # the index is a cache written beside the flow; its steps would make the count depend on the clock
             store._index_lane = None
@@ -61,12 +61,12 @@ def run_flow(base, at, moment, told):
     trio.run(main)
 
 
-def run_repair(base, at, moment):
-    """Load a thread that has a torn tail, killed at one step of the disk."""
+def run_repair(crash, base):
+    """Load a thread that has a torn tail, with points at the steps of the disk."""
 
     async def main():
         store = JsonlThreadStore(base)
-        store._disk = disk = KillingDisk(at, moment)
+        store._disk = disk = KillingDisk(crash)
         async with store.open():
             disk.armed = True
             await store.load_thread("t")

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import signal
 import threading
 from contextlib import asynccontextmanager
 
@@ -98,29 +97,23 @@ class FlakyDisk(Disk):
 
 
 class KillingDisk(Disk):
-    """Kills its process at step number `at`, counted from 1 since `armed`: before it, after it, or in its middle."""
+    """Reaches points of a crash at each of its steps: "before" it, "in" the middle of a write, "after" it."""
 
-    def __init__(self, at, moment):
+    def __init__(self, crash):
         super().__init__(power=False)
-        self.at = at
-        self.moment = moment
+        self.crash = crash
         self.armed = False
-        self.steps = 0
 
     def _around(self, step, *arguments):
         if not self.armed:
             return step(*arguments)
-        self.steps += 1
-        due = self.steps == self.at
-        if due and self.moment == "before":
-            kill()
-        if due and self.moment == "in" and step.__name__ == "write":
+        self.crash.reach("before")
+        if step.__name__ == "write":
             descriptor, data, offset = arguments
             step(descriptor, data[: len(data) // 2], offset)
-            kill()
+            self.crash.reach("in")
         result = step(*arguments)
-        if due and self.moment != "before":
-            kill()
+        self.crash.reach("after")
         return result
 
 
@@ -136,7 +129,3 @@ def _killing(name):
 for _name in STEPS:
     if _name != "write_new":
         setattr(KillingDisk, _name, _killing(_name))
-
-
-def kill():
-    os.kill(os.getpid(), signal.SIGKILL)

@@ -7,6 +7,7 @@ import threading
 from contextlib import asynccontextmanager
 
 import attrs
+import trio
 
 from roder_trio.stores import SqliteThreadStore
 from roder_trio.testing._sample import Sample
@@ -60,10 +61,14 @@ def error_of(code, text="broken"):
 
 
 class Flaw:
-    """What the connections of one test do: `fail` raises at statements that begin so, `block` waits for `release`."""
+    """What the connections of one test do at statements that begin so.
+
+    `fail` raises before them, `fail_after` when they are done, `block` waits for `release`.
+    """
 
     def __init__(self):
         self.fail = {}
+        self.fail_after = {}
         self.block = set()
         self.blocked = threading.Event()
         self.release = threading.Event()
@@ -73,7 +78,9 @@ class Flaw:
         class Connection(sqlite3.Connection):
             def execute(self, statement, *values):
                 flaw.meet(statement)
-                return super().execute(statement, *values)
+                found = super().execute(statement, *values)
+                flaw.raise_from(flaw.fail_after, statement)
+                return found
 
             def executemany(self, statement, *values):
                 flaw.meet(statement)
@@ -87,9 +94,12 @@ class Flaw:
             if statement.startswith(start):
                 self.blocked.set()
                 self.release.wait()
-        for start in list(self.fail):
+        self.raise_from(self.fail, statement)
+
+    def raise_from(self, failures, statement):
+        for start in list(failures):
             if statement.startswith(start):
-                error = self.fail.pop(start)
+                error = failures.pop(start)
                 raise error() if callable(error) else error
 
 
@@ -117,3 +127,28 @@ def killing(at):
             return super().executemany(statement, *values)
 
     return Connection
+
+
+def later(text):
+    """A record that no other call of these tests makes."""
+    return attrs.evolve(Sample("t").user(text), event_id=text)
+
+
+async def blocked_in(flaw, statement, nursery, call):
+    """Start a call and wait until the writer is held in a statement of it."""
+    flaw.block.add(statement)
+    nursery.start_soon(call)
+    await trio.to_thread.run_sync(flaw.blocked.wait)
+
+
+def released(flaw):
+    flaw.block.clear()
+    flaw.release.set()
+
+
+async def outcome(outcomes, name, call):
+    try:
+        await call()
+        outcomes[name] = None
+    except Exception as error:
+        outcomes[name] = error

@@ -2,24 +2,21 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 import trio
 
 import roder_trio as rt
 from roder_trio import events, items, stores
 from roder_trio.goals import Goal, GoalStatus
+from roder_trio.testing import CrashPoint, Victims, open_victims
 from roder_trio.transcript import AssistantMessage
+from tests import crash_child
 from tests.crash_flows import FLOWS, PATIENCE, Flow, jsonl, opened
 from tests.log_laws import check_log, goal_of, open_turns, terminals, tokens_of_goal, total, transcript_of
-from tests.support import ROOT
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the sweep forks its victims")
 
@@ -27,28 +24,10 @@ SETTLES_FIRST = ("turn.completed", "turn.failed", "turn.interrupted", "compactio
 """What is never stored before all usage that was seen is."""
 
 
-@attrs.frozen
-class Victims:
-    """The warm process whose children die."""
-
-    process: "subprocess.Popen[str]"
-
-    def run(self, flow: str, folder: Path, append: int, when: str) -> int:
-        """Run one case to its end; a negative number is the signal that ended it."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        folder.mkdir()
-        case = {"flow": flow, "folder": str(folder), "append": append, "when": when}
-        self.process.stdin.write(json.dumps(case) + "\n")
-        self.process.stdin.flush()
-        return int(self.process.stdout.readline())
-
-
 @pytest.fixture(scope="module")
 def victims() -> Iterator[Victims]:
-    command = [sys.executable, "-m", "tests.crash_child"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield Victims(process)
+    with open_victims() as warm:
+        yield warm
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -56,10 +35,9 @@ def victims() -> Iterator[Victims]:
 def test_a_kill_at_any_append_loses_nothing_that_was_told(victims: Victims, tmp_path: Path, flow: str, when: str):
     for append in range(1, 100):
         folder = tmp_path / str(append)
-        status = victims.run(flow, folder, append, when)
-        if status == 0:
+        folder.mkdir()
+        if not victims.run(crash_child.run, CrashPoint(when, append), flow, folder):
             break
-        assert status == -signal.SIGKILL, "the flow failed; its traceback is on the standard error output"
         told = json.loads((folder / "told").read_text())
         trio.run(check, FLOWS[flow], folder / "store", told)
     assert append > 4, "the flow makes appends"

@@ -1,5 +1,6 @@
 """JSON schemas in the subset that Gemini takes."""
 
+import json
 from typing import Any
 
 import pytest
@@ -79,6 +80,14 @@ def test_a_cycle_becomes_a_plain_object() -> None:
     head = sent["properties"]["head"]
     assert head["properties"]["next"] == PLAIN
     assert head["properties"]["up"] == {"properties": {"head": PLAIN}}
+
+
+def test_a_schema_that_would_grow_without_bound_is_cut_with_plain_objects() -> None:
+    twice = {f"{n}": {"properties": {side: {"$ref": f"#/$defs/{n + 1}"} for side in "ab"}} for n in range(99)}
+    sent = json.dumps(translated({"$defs": twice, "properties": {"p": {"$ref": "#/$defs/0"}}}))
+    assert len(sent) < 100_000
+    chain = {f"{n}": {"items": {"$ref": f"#/$defs/{n + 1}"}} for n in range(999)}
+    assert json.dumps(translated({"$defs": chain, "items": {"$ref": "#/$defs/0"}})).count("items") == 51
 
 
 def test_parts_that_all_hold_become_one_schema() -> None:

@@ -1,7 +1,6 @@
 """Processes that use a journal store are killed at every step; what they leave is the old state or the new one."""
 
 import multiprocessing
-import signal
 import sys
 import time
 
@@ -9,11 +8,12 @@ import attrs
 import pytest
 
 from roder_trio.errors import StoreInUse
+from roder_trio.testing import CrashPoint, open_victims
 from roder_trio.testing._sample import Sample
 from tests import jsonl_crash
 from tests.jsonl_support import fill, journal, opened, texts
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL and forkserver are not there")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="fork and SIGKILL are not there")
 
 # the state after each number of finished steps: texts of the active log, or where else the thread is
 STATES = (None, [], ["one"], ["one", "two"], "archived", ["one", "two"], ["one", "two", "three"], None, [], ["four"])
@@ -21,19 +21,9 @@ HANGS_AFTER = 60.0
 
 
 @pytest.fixture(scope="module")
-def forks():
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.jsonl_crash"])
-    return context
-
-
-def killed(forks, target, *arguments):
-    """Run `target` in a process; whether it was killed, and it must not end otherwise than well."""
-    process = forks.Process(target=target, args=arguments)
-    process.start()
-    process.join(HANGS_AFTER)
-    assert process.exitcode in (0, -signal.SIGKILL)
-    return process.exitcode != 0
+def victims():
+    with open_victims() as warm:
+        yield warm
 
 
 async def state(store):
@@ -47,13 +37,13 @@ async def state(store):
 
 @pytest.mark.parametrize("moment", ["before", "in", "after"])
 async def test_a_kill_at_any_step_leaves_the_old_state_or_the_new_one_and_the_step_may_be_repeated(
-    forks, tmp_path, moment
+    victims, tmp_path, moment
 ):
     at = 0
     while True:
         at += 1
         base, told = tmp_path / f"{at}", tmp_path / f"{at}.told"
-        if not killed(forks, jsonl_crash.run_flow, base, at, moment, told):
+        if not victims.run(jsonl_crash.run_flow, CrashPoint(moment, at), base, told):
             break
         done = len(told.read_bytes())
         async with opened(base) as store:
@@ -62,30 +52,30 @@ async def test_a_kill_at_any_step_leaves_the_old_state_or_the_new_one_and_the_st
             for number, step in enumerate(jsonl_crash.FLOW[done:], start=done):
                 await jsonl_crash.perform(store, Sample("t"), step)
                 assert await state(store) == STATES[number + 1]
-    assert at > 15
+    assert at > (5 if moment == "in" else 15)
 
 
 @pytest.mark.parametrize("moment", ["before", "in", "after"])
-async def test_a_kill_in_a_repair_loses_nothing_and_the_repair_is_made_again(forks, tmp_path, moment):
+async def test_a_kill_in_a_repair_loses_nothing_and_the_repair_is_made_again(victims, tmp_path, moment):
     at = 0
     while True:
         at += 1
         base = tmp_path / f"{at}"
         await fill(base, ["first"], ["second"])
         journal(base).write_bytes(journal(base).read_bytes() + b"torn")
-        dead = killed(forks, jsonl_crash.run_repair, base, at, moment)
+        dead = victims.run(jsonl_crash.run_repair, CrashPoint(moment, at), base)
         async with opened(base) as store:
             assert texts(await store.load_thread("t")) == ["first", "second"]
         assert b"torn" in [path.read_bytes() for path in (base / "torn").iterdir()]
         assert journal(base).read_bytes().endswith(b"}\n")
         if not dead:
             break
-    assert at > 2
+    assert at > (1 if moment == "in" else 2)
 
 
-async def test_a_killed_holder_frees_the_lock_and_loses_nothing_that_was_told(forks, tmp_path):
+async def test_a_killed_holder_frees_the_lock_and_loses_nothing_that_was_told(tmp_path):
     base, told = tmp_path / "store", tmp_path / "told"
-    process = forks.Process(target=jsonl_crash.run_holder, args=(base, told))
+    process = multiprocessing.get_context("forkserver").Process(target=jsonl_crash.run_holder, args=(base, told))
     process.start()
     try:
         until = time.monotonic() + HANGS_AFTER

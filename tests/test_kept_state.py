@@ -22,11 +22,14 @@ from roder_trio.schema.event import (
     ApprovalRequested,
     EventEnvelope,
     ExternalToolRequested,
+    GoalTimeRecorded,
+    GoalUpdated,
     TranscriptItemAppended,
     TurnCompleted,
     TurnStarted,
     UsageRecorded,
 )
+from roder_trio.schema.goal import Goal, GoalCause, GoalStatus
 from roder_trio.schema.item import (
     AgentMessage,
     AgentMessageText,
@@ -51,6 +54,8 @@ from tests.test_window import any_items
 from tests.thread_support import (
     ANSWER,
     AT,
+    CALL,
+    RESULT,
     THREAD,
     USER,
     Desk,
@@ -100,6 +105,36 @@ def test_a_state_laden_with_all_kinds_of_things_comes_back():
     assert hydration.state.checkpoints == {
         "u-message": HeldText("u", AgentMessage("u-message", "so far", status=ItemStatus.IN_PROGRESS))
     }
+
+
+def test_each_part_of_a_state_comes_back():
+    opaque = ProviderMetadata({"output": [{"type": "compaction", "encrypted_content": "x"}]})
+    goal = Goal(goal_id="g", thread_id=THREAD, objective="x", status=GoalStatus.ACTIVE, created_at=AT, updated_at=AT)
+    said = [UserMessage("look", (Image("https://x/y.png"),)), CALL, RESULT, SUMMARY, opaque]
+    events = [
+        ("bare", TranscriptItemAppended(0, ANSWER)),
+        *(("old", TranscriptItemAppended(index, item)) for index, item in enumerate(said)),
+        ("old", TurnCompleted()),
+        (None, GoalUpdated(goal, GoalCause.HOST, 5, 6.0)),
+        (None, GoalTimeRecorded("g", "old", 2.0)),
+        ("u", TurnStarted("one", "m", automatic=True)),
+        ("u", TranscriptItemAppended(0, AssistantMessage("so far"))),
+    ]
+    records = [envelope(event, turn_id, seq) for seq, (turn_id, event) in enumerate(events, 1)]
+    records += [
+        item_event(ItemStarted(AgentMessage("own", "")), seq, turn_id) for seq, turn_id in ((1, "u"), (2, "bare"))
+    ]
+    hydration = continued(records, len(records))
+    assert fingerprint(hydration) == fingerprint(whole(records))
+    state, history = hydration.state, hydration.state.history
+    assert (history.dropped, history.earlier, history.has_images) == (3, said[0], True)
+    assert list(history.request()) == [opaque, said[0], AssistantMessage("so far")]
+    assert (state.call_ids, state.opening_tokens, state.opening_time, state.goal_time) == ({"c1"}, 5, 6.0, 2.0)
+    assert set(state.numbers.known()) == {("u", "own"), ("bare", "own")}
+    assert state.turns["u"].answer == "so far"
+    assert state.open_turn is not None
+    assert state.open_turn.automatic
+    assert not state.turns["bare"].started
 
 
 def test_pending_requests_come_back_in_order():

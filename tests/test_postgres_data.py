@@ -118,6 +118,7 @@ async def test_only_the_lease_of_a_deleted_thread_stays(database: str, tenant: s
         counts = [tables.count(table) for table in ("thread", "record", "attempt", "label", "checkpoint")]
         assert counts == [0] * 5
         assert tables.count("lease") == 1
+        assert not tables.lease()[2]
         assert not await store.delete_thread("t")
         assert not await store.delete_thread("a\0b")
         again = await store.create_thread(Sample("t").metadata(title="again"))

@@ -74,7 +74,10 @@ async def test_turns_of_all_kinds_hydrate_alike_wherever_a_state_was_kept(
         ValueError("broken"),
         [used(9), say("d"), DONE],
     ]
-    config = rt.RuntimeConfig(reliability=rt.ReliabilityConfig(provider_retry_initial_backoff=0.0))
+    config = rt.RuntimeConfig(
+        reliability=rt.ReliabilityConfig(provider_retry_initial_backoff=0.0),
+        goals=rt.GoalConfig(auto_continue=False),  # nothing runs while states are compared
+    )
     async with open_stores(database, tenant) as (reader,):
         (writer,) = [type(reader)(database, tenant)]
         async with rt.open_runtime(engines=[providers.ScriptedEngine(steps)], store=writer, config=config) as runtime:

@@ -113,6 +113,20 @@ def test_the_package_is_not_imported_before_a_cost_is_asked() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
+def test_a_package_that_is_broken_knows_no_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    prices._providers.cache_clear()
+    monkeypatch.setitem(sys.modules, "genai_prices.data", None)
+    try:
+        assert charge("openai", "gpt-5-mini", usage(10)) is None
+    finally:
+        prices._providers.cache_clear()
+
+
+def test_a_list_that_is_not_what_it_was_knows_no_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prices, "_context", lambda info, tier, at: info.no_such_field)
+    assert charge("openai", "gpt-5-mini", usage(10)) is None
+
+
 def test_without_the_package_nobody_has_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     prices._installed.cache_clear()
     monkeypatch.setattr(prices, "find_spec", lambda name: None)

@@ -19,6 +19,8 @@ class Home(Protocol):
     waiting: deque[Request]
     desk: Desk
     last_plan: TurnPlan | None
+    lost: bool
+    """Another owner may write the thread."""
 
     def lose(self) -> None:
         """Leave memory at once, writing nothing: another owner may write the thread."""

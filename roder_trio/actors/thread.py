@@ -139,7 +139,8 @@ class ThreadActor:
             except RoderTrioError as error:
                 request.reject(error)
             except trio.Cancelled:
-                request.reject(self._home.parting())
+                if self._home.lost:
+                    request.reject(LeaseLost(self._home.thread_id))
                 raise
 
     async def _found(self) -> bool:

@@ -1,8 +1,10 @@
 """What is known of providers and their models before anyone is asked: data files, and look-ups in them.
 
 The shipped `catalog.toml` lies beside this module; a user's file is merged over it, field by field of each row. Its
-tables are `[providers.<id>]` and `[models.<provider>."<id>"]`. Files are read once, by `Catalog.load`, never at
-import. Nothing is decided by how a model is called: a model without a row runs with cautious defaults.
+tables are `[providers.<id>]` and `[models.<provider>."<id>"]`. A model's `price` is in US dollars per million tokens,
+by bucket: `prompt` (what isn't cached), `cached`, `creation`, `completion`; `price.tiers.<name>` is that of a service
+tier. Files are read once, by `Catalog.load`, never at import. Nothing is decided by how a model is called: a model
+without a row runs with cautious defaults.
 """
 
 import tomllib

@@ -2,12 +2,13 @@
 
 The package is imported when it is first needed, in a worker thread, and reads nothing but its own data. Nothing is
 matched by likeness: a provider is one of `PROVIDERS`, a model is one that the package lists for that very provider, and
-a service tier or a kind of tokens that it has no price for leaves all of it unknown.
+a service tier or a kind of tokens that it has no price for leaves all of it unknown. So does a package that is broken.
 """
 
 import functools
+import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from importlib.util import find_spec
@@ -20,6 +21,8 @@ from roder_trio.schema.usage import TokenUsage
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice, Provider
+
+log = logging.getLogger(__name__)
 
 PACKAGE = "genai_prices"
 PROVIDERS: Mapping[str, str] = {
@@ -61,6 +64,14 @@ async def load() -> None:
 
 def charge(provider: str, model: str, usage: TokenUsage, at: datetime) -> Decimal | None:
     """Return what tokens cost at that time, in US dollars; None if that isn't known. Call it after `load`."""
+    try:
+        return _charge(provider, model, usage, at)
+    except Exception:
+        log.warning("the price of %s at %s could not be read from the public lists", model, provider, exc_info=True)
+        return None
+
+
+def _charge(provider: str, model: str, usage: TokenUsage, at: datetime) -> Decimal | None:
     listed = next((row for row in _providers() if row.id == PROVIDERS.get(provider)), None)
     info = None if listed is None else listed.find_model(model)
     if listed is None or info is None:
@@ -80,9 +91,15 @@ def charge(provider: str, model: str, usage: TokenUsage, at: datetime) -> Decima
     return price.total_price
 
 
-def _providers() -> "list[Provider]":
-    from genai_prices.data import providers  # noqa: PLC0415 - a cost was asked for
-
+@functools.cache
+def _providers() -> "Sequence[Provider]":
+    try:
+        from genai_prices.data import providers  # noqa: PLC0415 - a cost was asked for
+    except Exception:
+        log.warning(
+            "the public lists of prices can't be read; costs that only they could tell stay unknown", exc_info=True
+        )
+        return ()
     return providers
 
 

@@ -72,3 +72,11 @@ def holds(thread_id: ThreadId, wanted: list[str]) -> Verify:
         expect(await ids(store, thread_id), wanted, "the log")
 
     return verify
+
+
+def told(error: BaseException) -> str:
+    """What went wrong, in words."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(told(part) for part in error.exceptions)
+    text = str(error) or "no message"
+    return text if isinstance(error, AssertionError) else f"{type(error).__name__}: {text}"

@@ -15,7 +15,7 @@ from roder_trio.errors import StoreUnsupported
 from roder_trio.ports import ThreadStore
 from roder_trio.testing import _appends, _folds, _model, _owners, _reads, _threads
 from roder_trio.testing._appends import Fault
-from roder_trio.testing._check import Check
+from roder_trio.testing._check import Check, told
 
 Factory: TypeAlias = Callable[[], ThreadStore]
 
@@ -67,12 +67,5 @@ async def _run(factory: Factory, name: str, check: Check, reopen: bool) -> str |
         return None
     except Exception as error:  # whatever a store raises is its failure
         after = "" if verify is None else " (what was stored)"
-        return f"- {name}{after}: {_told(error)}"
+        return f"- {name}{after}: {told(error)}"
     return None
-
-
-def _told(error: BaseException) -> str:
-    if isinstance(error, BaseExceptionGroup):
-        return "; ".join(_told(part) for part in error.exceptions)
-    text = str(error) or "no message"
-    return text if isinstance(error, AssertionError) else f"{type(error).__name__}: {text}"

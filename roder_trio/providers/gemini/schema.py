@@ -24,6 +24,8 @@ _LEFT_OUT = frozenset(
 # fmt: on
 _DATA = frozenset(["default", "example", "required", "enum", "propertyOrdering"])
 """Keywords whose values are no schemas."""
+DEEPEST, MOST = 50, 1000
+"""References within each other, and in all, that are replaced; beyond that a small schema could become a huge one."""
 _PLAIN_OBJECT = {"type": "object"}
 
 
@@ -38,6 +40,8 @@ class _Translator:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
+        self._replaced = 0
+        """How many references were replaced."""
 
     def schema(self, value: Any, inside: tuple[str, ...]) -> dict[str, Any]:
         if not isinstance(value, Mapping):
@@ -45,9 +49,11 @@ class _Translator:
         reference = value.get("$ref")
         if isinstance(reference, str):
             beside = {name: part for name, part in value.items() if name != "$ref"}
-            found = None if reference in inside else self._find(reference)
+            ends = reference in inside or len(inside) == DEEPEST or self._replaced == MOST
+            found = None if ends else self._find(reference)
             if not isinstance(found, Mapping):
                 return {**_PLAIN_OBJECT, **self._keywords(beside, inside)}
+            self._replaced += 1
             return self.schema({**found, **beside}, (*inside, reference))
         return self._keywords(value, inside)
 

@@ -17,7 +17,7 @@ DEFAULTS = {
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "3",
-    "tcp_user_timeout": "30000",
+    "tcp_user_timeout": "10000",
 }
 """What a connection is asked for where the URL says nothing: a dead peer is noticed within half a minute."""
 

@@ -193,12 +193,14 @@ class _Attempt:
     def run(self, link: Link, work: Callable[[Link, bool], T]) -> T:
         """Try once."""
         self._committing = False
-        link.execute("BEGIN")
-        value = work(link, self.doubt)
-        # the lock that `work` took waits for whatever an earlier commit still does, so now its fate is known
-        self.doubt = False
-        self._committing = True
-        link.execute("COMMIT")
+        # what gives no result to wait for travels with the next that does: an append takes three round trips
+        with link.pipeline():
+            link.execute("BEGIN")
+            value = work(link, self.doubt)
+            # the lock that `work` took waits for whatever an earlier commit still does, so now its fate is known
+            self.doubt = False
+            self._committing = True
+            link.execute("COMMIT")
         return value
 
     def note(self, error: psycopg.Error) -> None:

@@ -28,30 +28,33 @@ _TAKE = """
 UPDATE lease SET owner = %s, epoch = epoch + 1, expires_at = clock_timestamp() + make_interval(secs => %s)
 WHERE tenant = %s AND thread_id = %s RETURNING epoch"""
 
-_RENEW = """
-WITH mine AS (SELECT * FROM unnest(%(ids)s::text[], %(epochs)s::bigint[]) AS given (thread_id, epoch)),
-free AS MATERIALIZED (
-    SELECT lease.thread_id FROM lease JOIN mine ON mine.thread_id = lease.thread_id AND mine.epoch = lease.epoch
-    WHERE lease.tenant = %(tenant)s AND lease.owner = %(owner)s AND lease.expires_at > clock_timestamp()
-    FOR UPDATE OF lease SKIP LOCKED
-)
-UPDATE lease
-SET expires_at = greatest(lease.expires_at, clock_timestamp() + make_interval(secs => %(ttl)s))
-FROM free
-WHERE lease.tenant = %(tenant)s AND lease.thread_id = free.thread_id AND lease.expires_at > clock_timestamp()
+# one look at the key per lease, whatever the planner thinks of the owner
+_HELD = """
+SELECT held.thread_id FROM unnest(%(ids)s::text[], %(epochs)s::bigint[]) AS mine (thread_id, epoch)
+CROSS JOIN LATERAL (
+    SELECT lease.thread_id FROM lease
+    WHERE lease.tenant = %(tenant)s AND lease.thread_id = mine.thread_id AND lease.epoch = mine.epoch
+        AND lease.owner = %(owner)s AND lease.expires_at > clock_timestamp()
+    {locking}
+) AS held"""
+
+_STILL_MINE = _HELD.format(locking="OFFSET 0")
+
+_CHANGE = """
+WITH free AS MATERIALIZED ({held})
+UPDATE lease SET expires_at = {ends}
+WHERE lease.tenant = %(tenant)s AND lease.thread_id = ANY (ARRAY (SELECT thread_id FROM free))
+    AND lease.expires_at > clock_timestamp()
 RETURNING lease.thread_id"""
 
-_STILL_MINE = """
-SELECT lease.thread_id
-FROM lease JOIN unnest(%(ids)s::text[], %(epochs)s::bigint[]) AS mine (thread_id, epoch)
-    ON mine.thread_id = lease.thread_id AND mine.epoch = lease.epoch
-WHERE lease.tenant = %(tenant)s AND lease.owner = %(owner)s AND lease.expires_at > clock_timestamp()"""
+_RENEW = _CHANGE.format(
+    held=_HELD.format(locking="FOR UPDATE SKIP LOCKED"),
+    ends="greatest(lease.expires_at, clock_timestamp() + make_interval(secs => %(ttl)s))",
+)
 
-_RELEASE = """
-UPDATE lease SET expires_at = clock_timestamp()
-FROM unnest(%(ids)s::text[], %(epochs)s::bigint[]) AS mine (thread_id, epoch)
-WHERE lease.tenant = %(tenant)s AND lease.thread_id = mine.thread_id AND lease.epoch = mine.epoch
-    AND lease.owner = %(owner)s AND lease.expires_at > clock_timestamp()"""
+_RELEASE = _CHANGE.format(held=_HELD.format(locking="FOR UPDATE"), ends="clock_timestamp()")
+
+_END = "UPDATE lease SET expires_at = clock_timestamp() WHERE tenant = %s AND thread_id = %s"
 
 
 @attrs.frozen
@@ -124,18 +127,23 @@ def lock(link: Link, key: Key) -> None:
     _locked(link, key)
 
 
+def end(link: Link, key: Key) -> None:
+    """End a lease now that this transaction has locked."""
+    link.execute(_END, key.values)
+
+
 def renew(link: Link, tenant: str, owner: str, epochs: Mapping[str, int], ttl: float) -> Renewal:
     """Renew leases that are live still, in one statement; none gets shorter, and an ended one stays ended."""
     values = {**_arrays(tenant, owner, epochs), "ttl": ttl}
-    renewed = frozenset(str(row[0]) for row in link.execute(_RENEW, values))
+    renewed = frozenset(str(row[0]) for row in link.execute(_RENEW.encode(), values))
     rest = {thread_id: epoch for thread_id, epoch in epochs.items() if thread_id not in renewed}
-    busy = link.execute(_STILL_MINE, _arrays(tenant, owner, rest)) if rest else ()
+    busy = link.execute(_STILL_MINE.encode(), _arrays(tenant, owner, rest)) if rest else ()
     return Renewal(renewed, frozenset(str(row[0]) for row in busy))
 
 
 def release(link: Link, tenant: str, owner: str, epochs: Mapping[str, int]) -> None:
     """End leases now, those that are this owner's with these epochs."""
-    link.execute(_RELEASE, _arrays(tenant, owner, epochs))
+    link.execute(_RELEASE.encode(), _arrays(tenant, owner, epochs))
 
 
 def _arrays(tenant: str, owner: str, epochs: Mapping[str, int]) -> dict[str, Any]:

@@ -202,9 +202,12 @@ class PostgresThreadStore(ThreadStore):
         Raises as `archive_thread`.
         """
         key = self._session.key(thread_id)
-        return await self._whole(
+        removed = await self._whole(
             thread_id, lambda link, fence, doubt: write.delete(link, key, fence, self._hints, doubt=doubt)
         )
+        if removed:
+            self._session.tenure.drop(thread_id)
+        return removed
 
     async def _whole(self, thread_id: ThreadId, work: Callable[[Link, Fence, bool], bool]) -> bool:
         """Change a thread as a whole, which needs nothing of what was read: a lost lease is no obstacle."""

@@ -67,12 +67,13 @@ ON CONFLICT (tenant, thread_id, attempt_id) DO UPDATE SET turn_id = excluded.tur
 _MOVE = {
     True: """
         UPDATE thread SET archived_at = clock_timestamp()
-        WHERE tenant = %s AND thread_id = %s AND archived_at IS NULL""",
+        WHERE tenant = %s AND thread_id = %s AND archived_at IS NULL RETURNING true""",
     False: """
-        UPDATE thread SET archived_at = NULL WHERE tenant = %s AND thread_id = %s AND archived_at IS NOT NULL""",
+        UPDATE thread SET archived_at = NULL
+        WHERE tenant = %s AND thread_id = %s AND archived_at IS NOT NULL RETURNING true""",
 }
 
-_KEPT_IN = ("label", "checkpoint", "attempt", "record", "thread")
+_KEPT_IN = ("label", "checkpoint", "attempt", "record")
 
 
 @attrs.frozen
@@ -250,13 +251,15 @@ def move(link: Link, key: Key, fence: Fence, hints: Hints, *, archive: bool, dou
     if standing(link, key) is not (not archive):
         return False
     lease.enter(link, key, fence)
-    moved = link.execute(_MOVE[archive], key.values).rowcount == 1
+    moved = link.execute(_MOVE[archive], key.values).fetchone() is not None
     hints.send(link, key, 0)
     return moved
 
 
 def delete(link: Link, key: Key, fence: Fence, hints: Hints, *, doubt: bool) -> bool:
-    """Remove every row of a thread but its lease; False if there is none. Raises LeaseLost, ThreadOwnedElsewhere.
+    """Remove every row of a thread but its lease, which ends; False if there is none.
+
+    Raises LeaseLost, ThreadOwnedElsewhere.
 
     If a cut commit may have done it, a thread that is gone counts as removed.
     """
@@ -265,9 +268,10 @@ def delete(link: Link, key: Key, fence: Fence, hints: Hints, *, doubt: bool) -> 
     if standing(link, key) is None:
         return doubt
     lease.enter(link, key, fence)
-    gone = 0
     for table in _KEPT_IN:
         statement = sql.SQL("DELETE FROM {} WHERE tenant = %s AND thread_id = %s").format(sql.Identifier(table))
-        gone = link.execute(statement, key.values).rowcount
+        link.execute(statement, key.values)
+    gone = link.execute("DELETE FROM thread WHERE tenant = %s AND thread_id = %s RETURNING true", key.values).fetchone()
+    lease.end(link, key)
     hints.send(link, key, 0)
-    return gone == 1
+    return gone is not None

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import TypeAlias
 
 import attrs
 
@@ -25,6 +26,8 @@ MAX_LOG_BYTES = 64 * 1024 * 1024
 """What the write-ahead log is cut back to."""
 LOG_PAGES = 2048
 """Pages in the write-ahead log from which a commit also moves them to the database."""
+
+Identity: TypeAlias = tuple[int, int] | None
 
 _DEFAULT_CONNECTION: type[sqlite3.Connection] = sqlite3.Connection
 
@@ -232,9 +235,9 @@ class Database:
 
     # -- standing ------------------------------------------------------------------------------------------------------
 
-    def standing(self) -> tuple[object, ...]:
-        """What changes if the files are removed or replaced; the log's file is there while one is connected."""
-        return tuple(_identity(path) for path in (self.path, self.beside("-wal")))
+    def standing(self) -> tuple[Identity, Identity]:
+        """Which files the database and its log are now; other ones if they were removed or replaced."""
+        return _identity(self.path), _identity(self.beside("-wal"))
 
 
 def _size(path: Path) -> int:
@@ -243,7 +246,7 @@ def _size(path: Path) -> int:
     return 0
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: Path) -> Identity:
     with suppress(FileNotFoundError):
         found = path.stat()
         return found.st_dev, found.st_ino

@@ -185,13 +185,16 @@ class Writer:
 
     def _connected(self) -> sqlite3.Connection:
         """The connection to the files that the store was opened with. Raises StorageError, sqlite3.Error."""
-        if self._database.standing() != self._standing:
+        database, log = self._database.standing()
+        # the log goes and comes with the last connection
+        if database != self._standing[0] or (self.connection is not None and log != self._standing[1]):
             raise StorageError(
                 f"The files of the store in {str(self._database.path)!r} were removed or replaced, "
                 "so nothing was stored; bring them back."
             )
         if self.connection is None:
             self.connection = self._database.connect()
+            self._standing = self._database.standing()
         return self.connection
 
     def _begin(self, connection: sqlite3.Connection, group: Sequence[Job]) -> None:
@@ -218,8 +221,10 @@ class Writer:
 
     def _undo(self, jobs: Sequence[Job], error: sqlite3.Error) -> None:
         """After a commit that failed: whether it is undone for certain decides what its calls are told."""
+        code = code_of(error)
+        ended = self.connection is None or not self.connection.in_transaction
         # what reached the log before an error of the medium may come back after a crash
-        certain = code_of(error) != sqlite3.SQLITE_IOERR
+        certain = code != sqlite3.SQLITE_IOERR and (not ended or code == sqlite3.SQLITE_FULL)
         certain = self._roll_back() and certain
         for job in jobs:
             if job.error is None:
