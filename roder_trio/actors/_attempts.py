@@ -37,12 +37,17 @@ class Attempts:
     """When the newest failure was read, on trio's clock."""
 
     async def retried(self, once: Callable[[RetrySeries], Awaitable[T | rules.Fail]]) -> T | rules.Fail:
-        """Make attempts until one brings something, its failure stands, or the budget is spent."""
+        """Make attempts until one brings something, its failure stands, or the budget is spent.
+
+        Where a recorded cause wants the compaction to end, that counts before any failure.
+        """
         series = RetrySeries(self.services.config.reliability)
         while True:
             verdict = await once(series)
             if not isinstance(verdict, rules.Fail):
                 return verdict
+            if self.cut():
+                await trio.lowlevel.checkpoint()
             failed, now = series.attempts, trio.current_time()
             remaining, read_at = self.deadline - now, self._failed_at
             wait = series.next(verdict.failure, self.services.jitter(), now, remaining, read_at=read_at)

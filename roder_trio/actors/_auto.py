@@ -1,6 +1,6 @@
 """Automatic compaction within a turn: once at the top of each round, if the window is too large."""
 
-from typing import TypeAlias
+from contextlib import nullcontext
 
 import attrs
 
@@ -8,18 +8,16 @@ from roder_trio.actors._attempts import find_failure
 from roder_trio.actors._route import Route
 from roder_trio.actors._supervisor import flatten
 from roder_trio.actors._turn import TurnFailure, TurnScope
-from roder_trio.actors.compaction import Compaction
+from roder_trio.actors.compaction import Compaction, Outcome
 from roder_trio.errors import ActorCrashed, StorageError
 from roder_trio.logic import compaction as rules
 from roder_trio.logic import pruning
 from roder_trio.logic.estimate import Sums
 from roder_trio.schema.command import PruneContext
-from roder_trio.schema.compaction import Compacted, NativeCompactionOutcome, Preempted, Unsupported
+from roder_trio.schema.compaction import Compacted, Preempted
 from roder_trio.schema.event import ContextCompactionSkipped
 
 KEEP_AT_OVERFLOW = "keep the active goal and the latest tool outcomes"
-
-_Outcome: TypeAlias = NativeCompactionOutcome | rules.Kept
 
 
 @attrs.frozen
@@ -79,15 +77,19 @@ class AutoCompaction:
 
     async def _compact(self, threshold: int, size: int) -> bool:
         scope = self.scope
-        preemptible = rules.may_preempt(self._preempted_in_a_row, threshold=threshold, size=size)
-        if preemptible and scope.job.signal.pending:
-            scope.publish(ContextCompactionSkipped("new_input"))
-            return False
         window = None if scope.model is None else scope.model.context_window
-        compaction = self._compaction("auto", preemptible=preemptible, too_large=window is not None and size >= window)
-        outcome = await self._run(compaction, preemptible=preemptible)
-        scope.view = compaction.latest
-        return self._judge(outcome, threshold)
+        try:
+            outcome = await self._run("auto", too_large=window is not None and size >= window)
+        except (StorageError, ActorCrashed):
+            raise
+        except Exception as error:
+            self._give_up(flatten(error))
+            outcome = rules.Kept("failed")
+        if outcome is None or isinstance(outcome, Preempted):
+            self._spent = outcome is not None and self._preempted_in_a_row >= rules.MAX_PREEMPTED_IN_A_ROW
+            return False
+        self._spent = not isinstance(outcome, Compacted) or self._size() >= threshold
+        return not scope.cut()
 
     async def recover(self, attempt: int) -> Recovery | None:
         """Make the window smaller after a request that was too large for the model; None if new input preempted that.
@@ -97,14 +99,29 @@ class AutoCompaction:
         scope, before = self.scope, self._estimate()
         if attempt > 1 and not scope.engine.requires_native_compaction:
             await self._prune(PruneContext(turn_id=scope.turn_id, all_old=True))
-        compaction = self._compaction("overflow", preemptible=True, too_large=True, hint=KEEP_AT_OVERFLOW)
-        with scope.job.signal.watch():
-            outcome = await compaction.run()
+        outcome = await self._run("overflow", too_large=True, hint=KEEP_AT_OVERFLOW)
+        return None if outcome is None or isinstance(outcome, Preempted) else Recovery(before, self._estimate())
+
+    async def _run(self, trigger: rules.Trigger, *, too_large: bool, hint: str | None = None) -> Outcome | None:
+        """Run a compaction; None if new input preempted it, or kept it from beginning."""
+        scope, signal = self.scope, self.scope.job.signal
+        threshold = self.limits(scope.routes.first).runtime
+        preemptible = rules.may_preempt(self._preempted_in_a_row, threshold=threshold, size=self._size())
+        if preemptible and signal.pending:
+            scope.publish(ContextCompactionSkipped("new_input"))
+            return None
+        compaction = self._compaction(trigger, threshold, preemptible=preemptible, too_large=too_large, hint=hint)
+        outcome: Outcome | None = None
+        try:
+            with signal.watch() if preemptible else nullcontext():
+                outcome = await compaction.run()
+        finally:
             scope.view = compaction.latest
-            self._anchor = None
-            return None if isinstance(outcome, Preempted) else Recovery(before, self._estimate())
-        scope.view = compaction.latest
-        return None
+        if isinstance(outcome, Compacted):
+            self._preempted_in_a_row, self._anchor = 0, None
+        elif outcome is None or isinstance(outcome, Preempted):
+            self._preempted_in_a_row += 1
+        return outcome
 
     def _prunes(self, size: int, threshold: int) -> bool:
         scope, images = self.scope, self.scope.takes_images
@@ -117,33 +134,6 @@ class AutoCompaction:
         self.scope.view = await self.scope.port.report(report)
         self._anchor = None
 
-    def _judge(self, outcome: _Outcome | None, threshold: int) -> bool:
-        if outcome is None or isinstance(outcome, Preempted):
-            self._preempted_in_a_row += 1
-            self._spent = outcome is not None and self._preempted_in_a_row >= rules.MAX_PREEMPTED_IN_A_ROW
-            return False
-        if isinstance(outcome, Compacted):
-            self._preempted_in_a_row, self._anchor = 0, None
-        self._spent = not isinstance(outcome, Compacted) or self._size() >= threshold
-        return not self.scope.cut()
-
-    async def _run(self, compaction: Compaction, *, preemptible: bool) -> _Outcome | None:
-        """Run a compaction; None if a steer preempted it. One that failed counts as unsupported if that will do."""
-        if not preemptible:
-            return await self._try(compaction)
-        with self.scope.job.signal.watch():
-            return await self._try(compaction)
-        return None
-
-    async def _try(self, compaction: Compaction) -> _Outcome:
-        try:
-            return await compaction.run()
-        except (StorageError, ActorCrashed):
-            raise
-        except Exception as error:
-            self._give_up(flatten(error))
-            return Unsupported()
-
     def _give_up(self, error: BaseException) -> None:
         """Go on without a compaction that failed. Raises if the engine can't do without."""
         if not self.scope.engine.requires_native_compaction:
@@ -154,7 +144,7 @@ class AutoCompaction:
         raise TurnFailure(str(found), found.kind.value) from found
 
     def _compaction(
-        self, trigger: rules.Trigger, *, preemptible: bool, too_large: bool, hint: str | None = None
+        self, trigger: rules.Trigger, threshold: int, *, preemptible: bool, too_large: bool, hint: str | None
     ) -> Compaction:
         scope = self.scope
         return Compaction(
@@ -165,7 +155,7 @@ class AutoCompaction:
             row=scope.model,
             view=scope.view,
             trigger=trigger,
-            threshold=self.limits(scope.routes.first).runtime,
+            threshold=threshold,
             too_large=too_large,
             report=scope.port.report,
             cut=scope.cut if preemptible else scope.cut_for_good,

@@ -6,6 +6,7 @@ Where no model's text can be had and the window must become smaller, a text made
 from collections import deque
 
 import attrs
+import trio
 
 from roder_trio.actors._attempts import Attempts
 from roder_trio.errors import ProviderFailure, ProviderFailureKind
@@ -17,6 +18,7 @@ from roder_trio.logic.turn import summary_request
 from roder_trio.logic.window import Window
 from roder_trio.ports import InferenceEngine
 from roder_trio.schema import inference
+from roder_trio.schema.transcript import UserMessage, is_final_phase
 from roder_trio.schema.usage import Purpose
 
 _NO_TEXT_EITHER = (
@@ -34,32 +36,43 @@ class SummaryStrategy:
     engine: InferenceEngine
     model: inference.ModelChoice
     window: Window
+    said: UserMessage | None
+    """The newest user message of the log."""
     threshold: int
     context_window: int | None
     must_shrink: bool
     """The window is too large to go on with: a text without a model will do."""
     hint: str | None
 
-    async def run(self) -> rules.Commit | rules.Fail | rules.Kept:
-        """Return a boundary that makes the window smaller, or why there is none."""
+    async def run(self) -> rules.Boundary | rules.Fail | rules.Kept:
+        """Return a boundary that makes the window smaller, or why there is none.
+
+        A cancel passes once what was used is settled. Raises what an engine raised that is no ProviderFailure, and
+        StorageError.
+        """
         images = self.engine.capabilities.image_input
         before = estimate(self.window, images)
-        split = summary.split(self.window, summary.kept_tokens(self.threshold, before), images)
+        keep = summary.kept_tokens(self.threshold, before)
+        split = summary.split(self.window, keep, images, self.said)
         lines = summary.render(split.head)
         if not lines:
+            await trio.lowlevel.checkpoint()
             return rules.Kept(rules.NOTHING_TO_COMPACT)
-        drafted = await self._draft(lines)
-        text, strategy = drafted, "llm"
-        if isinstance(drafted, rules.Fail) or not summary.shrinks(drafted, split.head, images):
-            if not self.must_shrink or (isinstance(drafted, rules.Fail) and drafted.failure.kind in _NO_TEXT_EITHER):
-                return drafted if isinstance(drafted, rules.Fail) else rules.Kept(rules.CANNOT_SHRINK)
+        text, strategy = await self._draft(lines), "llm"
+        if isinstance(text, rules.Fail) or not summary.shrinks(text, split.head, images):
+            if not self._may_do_without(text):
+                return text if isinstance(text, rules.Fail) else rules.Kept(rules.CANNOT_SHRINK)
             text, strategy = summary.deterministic(split.head), "deterministic"
-        assert isinstance(text, str)
         boundary = split.boundary(text, strategy)
         after = estimate([boundary, *split.tail], images)
         if not summary.shrinks(text, split.head, images) or after >= before:
             return rules.Kept(rules.CANNOT_SHRINK)
-        return rules.Commit(boundary, strategy, 1 + len(split.tail), after)
+        return rules.Boundary(boundary, strategy, 1 + len(split.tail), after)
+
+    def _may_do_without(self, drafted: str | rules.Fail) -> bool:
+        """Whether a text without a model may stand in for a draft that is of no use."""
+        refused = isinstance(drafted, rules.Fail) and drafted.failure.kind in _NO_TEXT_EITHER
+        return self.must_shrink and not refused
 
     async def _draft(self, lines: list[str]) -> str | rules.Fail:
         """Ask for the chunks in order; one that is too large is halved, a line that is too large is left out."""
@@ -119,13 +132,19 @@ class _Question:
 
     async def _take(self, event: inference.InferenceEvent, series: RetrySeries) -> bool:
         match event:
-            case inference.MessageDelta(text):
+            case inference.MessageDelta(text, phase) if is_final_phase(phase):
                 self._text.append(text)
             case inference.Completed():
                 return True
             case inference.Failed(message):
                 self._wrong = message
-            case inference.ToolCallStarted() | inference.ToolCallDelta() | inference.ToolCallCompleted():
+            case (
+                inference.ToolCallStarted()
+                | inference.ToolCallDelta()
+                | inference.ToolCallCompleted()
+                | inference.HostedToolCallStarted()
+                | inference.HostedToolCallCompleted()
+            ):
                 self._wrong = "The model called a tool while it wrote a summary."
             case inference.ProviderMetadata(payload) if payload.get("kind") == rules.RETRY_MARKER:
                 series.spend()

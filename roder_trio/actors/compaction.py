@@ -6,7 +6,7 @@ once its boundary is whole.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
 import attrs
 import trio
@@ -23,7 +23,7 @@ from roder_trio.logic.thread.facts import View
 from roder_trio.logic.turn import Extras, compaction_request
 from roder_trio.ports import InferenceEngine
 from roder_trio.schema.command import CommitCompaction, RecordCompaction, TurnPlan
-from roder_trio.schema.compaction import Compacted, NativeCompactionOutcome, Preempted, Unsupported
+from roder_trio.schema.compaction import Compacted, Preempted
 from roder_trio.schema.event import (
     ContextCompactionCancelled,
     ContextCompactionFailed,
@@ -35,7 +35,13 @@ from roder_trio.schema.inference import InferenceRequest, ModelChoice, ModelDesc
 from roder_trio.schema.usage import TokenUsage
 
 Report = Callable[[Any], Awaitable[Any]]
-_Verdict: TypeAlias = rules.Commit | rules.Fail | rules.Declined | rules.Kept
+Outcome: TypeAlias = Compacted | Preempted | rules.Kept
+_Verdict: TypeAlias = rules.Boundary | rules.Fail | rules.Kept
+_WHY_KEPT = {
+    rules.NOTHING_TO_COMPACT: "There is nothing in the context that a summary could stand for.",
+    rules.CANNOT_SHRINK: "No summary made the context smaller.",
+    rules.UNSUPPORTED: "The provider has no compaction of its own.",
+}
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -90,7 +96,7 @@ class Compaction:
         """What was billed so far."""
         return self._attempts.usage
 
-    async def run(self) -> NativeCompactionOutcome | rules.Kept:
+    async def run(self) -> Outcome:
         """Compact. Every return, by outcome or exception, comes after all usage is settled.
 
         Cancelling drops the candidate; the log is as before unless the commit had begun. Raises ProviderFailure,
@@ -104,7 +110,7 @@ class Compaction:
             verdict = await self._by_strategies()
         except Exception as error:
             kind = "storage" if isinstance(error, StorageError) else "engine_error"
-            verdict = rules.Declined()
+            verdict = rules.Kept("failed")
             await self._record(ContextCompactionFailed(self.compaction_id, str(flatten(error)), kind))
             raise
         finally:
@@ -114,24 +120,21 @@ class Compaction:
             elif verdict is None:
                 await self._tell_hooks(ContextCompactionCancelled(self.compaction_id, "interrupted"))
         match verdict:
-            case rules.Commit():
+            case rules.Boundary():
                 return await self._commit(verdict, trio.current_time() - began)
             case rules.Kept(why):
-                message = f"The context could not be compacted: {why.replace('_', ' ')}."
-                await self._record(ContextCompactionFailed(self.compaction_id, message, why))
+                await self._record(ContextCompactionFailed(self.compaction_id, _WHY_KEPT[why], why))
                 return verdict
             case rules.Fail(failure):
                 await self._record(ContextCompactionFailed(self.compaction_id, str(failure), failure.kind.value))
                 raise failure
-            case _:
-                message = "The provider has no compaction of its own."
-                await self._record(ContextCompactionFailed(self.compaction_id, message, rules.UNSUPPORTED))
-                return Unsupported()
+        assert_never(verdict)
 
     async def _by_strategies(self) -> _Verdict:
         """Let the provider compact; where it can't and needn't, have a summary written."""
-        verdict = await NativeStrategy(self._attempts, self.engine, self._request).run()
-        if self.trigger == "direct" or self.engine.requires_native_compaction or isinstance(verdict, rules.Commit):
+        found = await NativeStrategy(self._attempts, self.engine, self._request).run()
+        verdict = rules.Kept(rules.UNSUPPORTED) if isinstance(found, rules.Declined) else found
+        if self.trigger == "direct" or self.engine.requires_native_compaction or isinstance(verdict, rules.Boundary):
             return verdict
         if isinstance(verdict, rules.Fail) and verdict.failure.kind not in rules.OVERFLOWS:
             return verdict
@@ -140,6 +143,7 @@ class Compaction:
             engine=self.engine,
             model=ModelChoice(self.plan.provider, self.plan.model),
             window=self.view.window,
+            said=self.view.said,
             threshold=self.threshold,
             context_window=None if self.row is None else self.row.context_window,
             must_shrink=self.too_large,
@@ -156,7 +160,7 @@ class Compaction:
             self.plan, self.view, services.config, extras, thread_id=self.thread_id, hint=self.hint
         )
 
-    async def _commit(self, verdict: rules.Commit, duration: float) -> NativeCompactionOutcome:
+    async def _commit(self, verdict: rules.Boundary, duration: float) -> Outcome:
         commit = CommitCompaction(
             turn_id=self.plan.turn_id,
             compaction_id=self.compaction_id,

@@ -14,7 +14,7 @@ from roder_trio.errors import RuntimeClosed, StorageError
 from roder_trio.logic.compaction import Kept
 from roder_trio.ports import InferenceEngine
 from roder_trio.schema.command import BeginDirectCompaction, RecordCompaction, TurnPlan
-from roder_trio.schema.compaction import NativeCompactionOutcome, Preempted
+from roder_trio.schema.compaction import NativeCompactionOutcome, Preempted, Unsupported
 from roder_trio.schema.event import ContextCompactionCancelled
 from roder_trio.schema.transcript import TranscriptItem
 
@@ -104,6 +104,4 @@ class DirectCompactions:
             ended = ContextCompactionCancelled(compaction.compaction_id, "interrupted")
             thread.mailbox.post(RecordCompaction(plan.turn_id, ended))
             raise
-        if isinstance(outcome, Kept):
-            raise AssertionError("a direct compaction writes no summary")
-        return outcome
+        return Unsupported() if isinstance(outcome, Kept) else outcome

@@ -1,5 +1,7 @@
 """The job of a manual compaction: the thread's window, on request of its host."""
 
+from typing import assert_never
+
 import attrs
 import trio
 
@@ -7,8 +9,8 @@ from roder_trio.actors._job import Job, JobPort
 from roder_trio.actors._services import Services
 from roder_trio.actors._supervisor import flatten
 from roder_trio.actors.compaction import Compaction
-from roder_trio.errors import CompactionPreempted, ProviderFailure, ProviderFailureKind
-from roder_trio.logic.compaction import UNSUPPORTED, Kept, is_boundary, limits
+from roder_trio.errors import CompactionPreempted
+from roder_trio.logic.compaction import Kept, is_boundary, limits
 from roder_trio.logic.thread.facts import View
 from roder_trio.ports import InferenceEngine
 from roder_trio.schema.command import CompactionEnded, TurnPlan
@@ -85,5 +87,4 @@ class ManualCompaction:
                 return CompactionResult(False, reason, None, before, before, usage)
             case Preempted():
                 raise CompactionPreempted
-        message = f"The engine {self.plan.provider!r} has no compaction of its own; use one that has."
-        raise ProviderFailure(ProviderFailureKind.INVALID_REQUEST, message, cause=UNSUPPORTED)
+        assert_never(outcome)

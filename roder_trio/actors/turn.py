@@ -326,21 +326,21 @@ class TurnJob:
 
     async def _recover(self, overflow: ProviderFailure, sampled: SamplingStep) -> RetrySeries:
         """Make the window smaller after a request that was too large. Raises the failure if that can't be done."""
-        scope = self.scope
+        scope, failed = self.scope, TurnFailure(str(overflow), overflow.kind.value)
+        if self._recoveries >= MAX_RECOVERIES:
+            raise failed from overflow
         self._leftover = tuple(item for item in self._leftover if isinstance(item, ToolResult))
         await self._next_round(sampled, StepEnded(scope.turn_id, self._leftover))
-        if self._recoveries >= MAX_RECOVERIES:
-            raise TurnFailure(str(overflow), overflow.kind.value) from overflow
         self._recoveries += 1
         try:
             recovery = await self._compaction.recover(self._recoveries)
         except (StorageError, ActorCrashed):
             raise
         except Exception as error:
-            raise TurnFailure(str(overflow), overflow.kind.value) from flatten(error)
-        if recovery is not None and recovery.after >= recovery.before:
-            raise TurnFailure(str(overflow), overflow.kind.value) from overflow
+            raise failed from flatten(error)
         if recovery is not None:
+            if recovery.after >= recovery.before:
+                raise failed from overflow
             scope.publish(ContextLimitRecovered(self._recoveries, recovery.before, recovery.after))
         return self._begin_step()
 

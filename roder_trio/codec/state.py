@@ -25,7 +25,7 @@ from roder_trio.schema.thread import ExtensionStateRecord, ThreadMetadata
 from roder_trio.schema.transcript import ToolCall, TranscriptItem, UserMessage
 from roder_trio.schema.usage import ZERO_USAGE, TokenUsage
 
-FOLD_VERSION = 1
+FOLD_VERSION = 2
 
 NEWEST_READINGS = 32
 """How many attempts keep their own reading, in case a later one comes; the open turn's do too."""

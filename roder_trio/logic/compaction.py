@@ -19,6 +19,7 @@ from roder_trio.schema.inference import EngineTarget, ModelDescriptor
 from roder_trio.schema.transcript import ContextCompaction, ProviderMetadata, ToolCall, ToolResult, TranscriptItem
 
 __all__ = [
+    "Boundary",
     "Commit",
     "Compact",
     "Decision",
@@ -46,6 +47,8 @@ __all__ = [
     "limits",
     "may_preempt",
     "measure",
+    "retained_before",
+    "retained_positions",
     "same_boundary",
     "size",
     "step",
@@ -92,18 +95,23 @@ def counts_for(item: TranscriptItem, target: EngineTarget | None = None) -> bool
     return all(item.payload.get(name) in (None, getattr(target, name)) for name in _TARGET_FIELDS)
 
 
-def retained_before(items: Sequence[TranscriptItem], position: int) -> list[TranscriptItem]:
-    """Return the items that the boundary at `position` retains: the nearest ones before it that are no boundary."""
+def retained_positions(items: Sequence[TranscriptItem], position: int) -> list[int]:
+    """Return where what the boundary at `position` retains stands: the nearest items before it that are no boundary."""
     boundary = items[position]
     missing = boundary.retained_count if isinstance(boundary, ContextCompaction) else 0
-    retained: list[TranscriptItem] = []
+    retained: list[int] = []
     while missing > 0 and position > 0:
         position -= 1
         if not is_boundary(items[position]):
-            retained.append(items[position])
+            retained.append(position)
             missing -= 1
     retained.reverse()
     return retained
+
+
+def retained_before(items: Sequence[TranscriptItem], position: int) -> list[TranscriptItem]:
+    """Return the items that the boundary at `position` retains."""
+    return [items[place] for place in retained_positions(items, position)]
 
 
 def trim_to_last_boundary(items: Sequence[TranscriptItem], target: EngineTarget | None = None) -> list[TranscriptItem]:
@@ -238,6 +246,26 @@ def may_preempt(preempted_in_a_row: int, *, threshold: int, size: int) -> bool:
     return preempted_in_a_row < MAX_PREEMPTED_IN_A_ROW or not threshold or size < threshold
 
 
+# -- what comes of it --------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Boundary:
+    """A boundary that is to be committed, how it was made, and how many items and tokens its window has."""
+
+    item: ProviderMetadata | ContextCompaction
+    strategy: str
+    item_count: int
+    tokens: int
+
+
+@attrs.frozen
+class Kept:
+    """The window stays as it is: `nothing_to_compact`, `cannot_shrink` or `compaction_unsupported`."""
+
+    reason: str
+
+
 # -- native compaction: one transaction --------------------------------------------------------------------------------
 
 
@@ -282,19 +310,9 @@ class Fail:
 
 @attrs.frozen
 class Commit:
-    """Commit this boundary; the stream is not read further. The numbers are those of the new window."""
+    """Commit this boundary; the stream is not read further."""
 
-    item: ProviderMetadata | ContextCompaction
-    strategy: str
-    item_count: int
-    tokens: int
-
-
-@attrs.frozen
-class Kept:
-    """The window stays as it is: `nothing_to_compact` or `cannot_shrink`."""
-
-    reason: str
+    item: ProviderMetadata
 
 
 Verdict: TypeAlias = Proceed | Retried | Declined | Fail | Commit
@@ -317,7 +335,7 @@ def step(staging: Staging, event: Input) -> tuple[Staging, Verdict]:
         case inference.Failed():
             return _fail(staging, _protocol(event.message))
         case inference.Completed() if staging.candidate is not None:
-            return staging, Commit(staging.candidate, "native", 1, estimate([staging.candidate]))
+            return staging, Commit(staging.candidate)
         case inference.Completed():
             return _fail(staging, _protocol("The provider's compaction completed without a boundary."))
         case ProviderFailure() | Ending():

@@ -3,18 +3,21 @@
 Pure. The newest items are protected; of the older ones only results that are longer than their notice are worth it.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
 import attrs
 
 from roder_trio.logic.estimate import Sums, byte_length, sums
-from roder_trio.schema.transcript import ToolResult, TranscriptItem, UserMessage
+from roder_trio.schema.transcript import AssistantMessage, ReasoningSummary, ToolCall, ToolResult, TranscriptItem
 
 PROTECTED: Final = 40_000
 """Tokens of the newest items that are left alone; the item that crosses them is, too."""
 WORTH_IT: Final = 20_000
 """Tokens that pruning must save."""
+_NOTICE: Final = re.compile(r"\[tool output pruned: .*, \d+ bytes, \d+ lines\]")
+_OF_A_STEP: Final = (AssistantMessage, ReasoningSummary, ToolCall, ToolResult)
 
 
 def pruned(result: ToolResult) -> ToolResult:
@@ -38,13 +41,14 @@ def old_results(window: Sequence[TranscriptItem], images: bool = True) -> list[i
 
 
 def results_before_newest_step(window: Sequence[TranscriptItem]) -> list[int]:
-    """Return the places of all results that may be pruned if need be: those outside the newest step."""
+    """Return the places of all results that may be pruned if need be: those outside the newest step.
+
+    A step that had calls ends with their results; behind another one all results are older.
+    """
     place = len(window)
-    while place and not isinstance(window[place - 1], ToolResult):
+    while place and not isinstance(window[place - 1], _OF_A_STEP):
         place -= 1
     while place and isinstance(window[place - 1], ToolResult):
-        place -= 1
-    while place and not isinstance(window[place - 1], ToolResult | UserMessage):
         place -= 1
     return _longer(window, place)
 
@@ -77,8 +81,9 @@ def saving(window: Sequence[TranscriptItem], places: Sequence[int], total: Sums,
 
 
 def _longer(window: Sequence[TranscriptItem], end: int) -> list[int]:
-    return [
-        place
-        for place in range(end)
-        if isinstance(item := window[place], ToolResult) and byte_length(item.result) > byte_length(notice(item))
-    ]
+    return [place for place in range(end) if isinstance(item := window[place], ToolResult) and _is_worth_it(item)]
+
+
+def _is_worth_it(result: ToolResult) -> bool:
+    """Whether a result is longer than its notice, and isn't a notice already."""
+    return byte_length(result.result) > byte_length(notice(result)) and not _NOTICE.fullmatch(result.result)

@@ -1,7 +1,7 @@
 """Summaries: what of a window is summarised, how a model is asked for it, and the text where none can be had.
 
 Pure. The tail of the window stays as it is, all before it is the head; nothing of the head is left out. Whoever calls
-the model keeps to `Drafting`: chunks in order, each call after the first with the summary so far.
+the model asks for the chunks in order, each time after the first with the summary so far.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 
 from roder_trio.logic.boundary import is_boundary
-from roder_trio.logic.estimate import BYTES_PER_TOKEN, byte_length, estimate, quarter
+from roder_trio.logic.estimate import BYTES_PER_TOKEN, Sums, byte_length, estimate, quarter, sums
 from roder_trio.schema.transcript import (
     AssistantMessage,
     ContextCompaction,
@@ -67,33 +67,42 @@ def kept_tokens(threshold: int, window_estimate: int) -> int:
     return min(MAX_KEPT, (threshold or window_estimate) // 4)
 
 
-def split(window: Sequence[TranscriptItem], keep: int, images: bool = True) -> Split:
-    """Divide a window: the longest tail of at most `keep` tokens that separates no call from its result."""
+def split(window: Sequence[TranscriptItem], keep: int, images: bool = True, said: UserMessage | None = None) -> Split:
+    """Divide a window: the longest tail of at most `keep` tokens that separates no call from its result.
+
+    `said` is the newest user message of the log; it may stand before an opaque boundary at the window's head.
+    """
     first = 1 if window and is_boundary(window[0]) else 0
-    said = (place for place in range(first, len(window)) if isinstance(window[place], UserMessage))
-    last_user = max(said, default=-1)
-    cut = _cut(window, max(first, last_user), keep, images)
-    active, left_out = None, last_user if last_user < cut else -1
-    if left_out >= 0:
-        found = window[left_out]
-        active = found if isinstance(found, UserMessage) else None
-    elif last_user < 0 and first and isinstance(window[0], ContextCompaction):
-        active = window[0].active_request
-    head = tuple(item for place, item in enumerate(window[:cut]) if place != left_out)
-    return Split(head, tuple(item for item in window[cut:] if not is_boundary(item)), active)
+    places = range(len(window) - 1, first - 1, -1)
+    last_user = next((place for place in places if isinstance(window[place], UserMessage)), None)
+    cut = _cut(window, first if last_user is None else last_user, keep, images)
+    tail = tuple(item for item in window[cut:] if not is_boundary(item))
+    if last_user is None:
+        return Split(tuple(window[:cut]), tail, _asked_before(window[0], said) if first else None)
+    if last_user >= cut:
+        return Split(tuple(window[:cut]), tail, None)
+    active = window[last_user]
+    assert isinstance(active, UserMessage)
+    return Split((*window[:last_user], *window[last_user + 1 : cut]), tail, active)
+
+
+def _asked_before(boundary: TranscriptItem, said: UserMessage | None) -> UserMessage | None:
+    """Return the user message that is active behind a boundary without one after it."""
+    return boundary.active_request if isinstance(boundary, ContextCompaction) else said
 
 
 def _cut(window: Sequence[TranscriptItem], earliest: int, keep: int, images: bool) -> int:
     """Return where the tail begins."""
-    best, waiting = len(window), set[str]()
+    best, waiting, total = len(window), set[str](), Sums()
     for place in range(len(window) - 1, earliest - 1, -1):
         item = window[place]
+        total += sums(item)
+        if total.tokens(images) > keep:
+            break
         if isinstance(item, ToolResult):
             waiting.add(item.id)
         elif isinstance(item, ToolCall):
             waiting.discard(item.id)
-        if estimate(window[place:], images) > keep:
-            break
         if not waiting:
             best = place
     return best
@@ -110,10 +119,12 @@ def render(items: Iterable[TranscriptItem]) -> list[str]:
 def _line(item: TranscriptItem) -> str | None:
     match item:
         case UserMessage(text, images):
-            shown = f" [{len(images)} images]" if images else ""
+            shown = f" [with {len(images)} image{'s' if len(images) > 1 else ''}]" if images else ""
             return f"user: {_short(text, _LONG_LINE)}{shown}"
         case AssistantMessage(text):
             return f"assistant: {_short(text, _LONG_LINE)}"
+        case ReasoningSummary(text):
+            return f"reasoning: {_short(text, _LONG_LINE)}"
         case ToolCall(_, name, arguments):
             return f"call {name}: {_short(arguments, _SHORT_LINE)}"
         case ToolResult(_, name, text, is_error):
@@ -159,8 +170,8 @@ def question(chunk: Sequence[str], so_far: str | None, hint: str | None) -> str:
 
 
 def shrinks(summary: str, head: Iterable[TranscriptItem], images: bool = True) -> bool:
-    """Whether a summary is shorter than what it stands for."""
-    return quarter(byte_length(summary)) < estimate(head, images)
+    """Whether a summary says something, and is shorter than what it stands for."""
+    return bool(summary) and quarter(byte_length(summary)) < estimate(head, images)
 
 
 def deterministic(head: Iterable[TranscriptItem]) -> str:

@@ -13,7 +13,7 @@ from typing import TypeAlias, overload
 import attrs
 
 from roder_trio.logic.boundary import is_boundary
-from roder_trio.logic.compaction import counts_for, retained_before
+from roder_trio.logic.compaction import counts_for, retained_before, retained_positions
 from roder_trio.logic.estimate import Sums, strings, sums
 from roder_trio.logic.pruning import pruned
 from roder_trio.schema.inference import EngineTarget
@@ -81,7 +81,7 @@ class History:
     newest user message among them.
     """
 
-    __slots__ = ("_by_head", "_by_target", "boundaries", "dropped", "earlier", "has_images", "items", "results")
+    __slots__ = ("_by_head", "_by_target", "boundaries", "dropped", "earlier", "has_images", "items", "results", "said")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
@@ -94,6 +94,8 @@ class History:
         """Positions in `items`."""
         self.has_images = any(map(holds_images, self.items))
         """Whether any item of the log has images."""
+        self.said = last_user_message(self.items) or earlier
+        """The newest user message of the log."""
         self.results: dict[Place, int] = {}
         """Positions in the log of the tools' results that are held, by turn and index there."""
         self._by_head: dict[int, _Cut] | None = None
@@ -117,6 +119,8 @@ class History:
             self.results[place] = len(self)
         self.items.append(item)
         self.has_images = self.has_images or holds_images(item)
+        if isinstance(item, UserMessage):
+            self.said = item
         if is_boundary(item):
             self.boundaries.append(len(self.items) - 1)
             self._by_head = self._by_target = None
@@ -136,10 +140,12 @@ class History:
         self.items = items
         self._by_head = self._by_target = None
 
-    def places(self, window: Sequence[TranscriptItem]) -> dict[int, Place]:
-        """Return turn and index of the results in a window, by their places there."""
-        known = {id(self.items[at - self.dropped]): place for place, at in self.results.items() if at >= self.dropped}
-        return {at: known[id(item)] for at, item in enumerate(window) if id(item) in known}
+    def places(self, target: EngineTarget | None = None) -> dict[int, Place]:
+        """Return turn and index of the results in the window of a target, by their places there."""
+        head, end = self.head(target), len(self.items)
+        shown = range(end) if head is None else [head, *retained_positions(self.items, head), *range(head + 1, end)]
+        known = {position - self.dropped: place for place, position in self.results.items()}
+        return {at: known[position] for at, position in enumerate(shown) if position in known}
 
     def drop_summarised(self) -> bool:
         """Drop what stands before the last summary and isn't retained by it; True if the log holds a summary.
@@ -149,7 +155,7 @@ class History:
         summaries = [position for position in self.boundaries if isinstance(self.items[position], ContextCompaction)]
         if not summaries:
             return False
-        first = _first_retained(self.items, summaries[-1])
+        first = min(retained_positions(self.items, summaries[-1]), default=summaries[-1])
         self.earlier = last_user_message(self.items[:first]) or self.earlier
         self.dropped += first
         self.items = self.items[first:]
@@ -228,16 +234,6 @@ class History:
 
 def _boundaries(items: Iterable[TranscriptItem]) -> list[int]:
     return [position for position, item in enumerate(items) if is_boundary(item)]
-
-
-def _first_retained(items: Sequence[TranscriptItem], summary: int) -> int:
-    """Return the position of the earliest item that the window behind a summary holds."""
-    missing = len(retained_before(items, summary))
-    first = summary
-    while missing:
-        first -= 1
-        missing -= not is_boundary(items[first])
-    return first
 
 
 def holds_images(item: TranscriptItem) -> bool:

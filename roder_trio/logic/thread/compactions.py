@@ -42,7 +42,7 @@ def prune_context(state: ThreadState, report: PruneContext, facts: Facts) -> Dec
     history, images = state.history, facts.slot.images
     window = history.window(facts.slot.target)
     old = pruning.results_before_newest_step(window) if report.all_old else pruning.old_results(window, images)
-    known = history.places(window)
+    known = history.places(facts.slot.target)
     places = [place for place in old if place in known]
     saved = pruning.saving(window, places, history.sums(facts.slot.target), images)
     if not places or not (report.all_old or saved.suffices(report.size, report.threshold)):
