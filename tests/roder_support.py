@@ -110,3 +110,31 @@ class RoderThread:
         self.append("UserMessage", {"text": "question", "images": []}, turn_id)
         self.append("AssistantMessage", {"text": "answer", "phase": None}, turn_id)
         return self.event(end, {"usage": told, **fields}, turn_id)
+
+
+def moment(text):
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def events_of(snapshot):
+    return [envelope.event for envelope in snapshot.events]
+
+
+GOAL = {
+    "threadId": "thread-1",
+    "objective": "finish it",
+    "status": "budgetLimited",
+    "tokenBudget": 50,
+    "tokensUsed": 60,
+    "timeUsedSeconds": 7.5,
+    "createdAt": at(3),
+    "updatedAt": at(9),
+}
+
+
+def started(item):
+    return {"type": "itemStarted", "item": item}
+
+
+def completed(item):
+    return {"type": "itemCompleted", "item": item}

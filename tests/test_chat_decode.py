@@ -1,6 +1,7 @@
 """Chat Completions streams as events."""
 
 import itertools
+import json
 from typing import Any
 
 import pytest
@@ -405,3 +406,18 @@ def test_a_stream_cut_anywhere_gives_equal_events(cuts: list[int]) -> None:
     places = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
     pieces = [stream[start:end] for start, end in itertools.pairwise(places)]
     assert decode(pieces) == decode([stream])
+
+
+@pytest.mark.parametrize("deep", ["[" * 300 + "]" * 300, '{"a":' * 300 + "1" + "}" * 300])
+def test_a_frame_that_nests_too_deep_is_refused(deep: str) -> None:
+    frame = '{"choices":[{"delta":{"content":"hi","annotations":' + deep + "}}]}"
+    events, failed = run(chunk(content="first"), frame)
+    assert [event.text for event in events] == ["first"]
+    assert failed is not None
+    assert (failed.kind.name, failed.cause) == ("PROTOCOL", "bad_json")
+
+
+def test_a_frame_with_many_parts_side_by_side_is_read() -> None:
+    wide = json.dumps([[] for _ in range(300)])
+    events = events_of('{"choices":[{"delta":{"content":"hi","annotations":' + wide + "}}]}", "[DONE]")
+    assert events[0].text == "hi"

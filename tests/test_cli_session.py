@@ -14,7 +14,6 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-import roder_trio as rt
 from roder_trio import events
 from roder_trio.cli.chat import converse
 from roder_trio.cli.conversation import Conversation, open_conversation
@@ -215,8 +214,7 @@ async def test_an_interrupt_that_fails_is_told(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(chat.conversation.say, "go")
             await chat.screen.sees("One.")
-        turn = rt.Turn("no-such-thread", "no-such-turn", None)  # type: ignore[arg-type]
         chat.conversation.runtime._core.services.lifecycle.closed = True
-        await chat.conversation._interrupt(turn)
+        await chat.conversation.interrupt("no-such-thread", "no-such-turn")
         chat.conversation.runtime._core.services.lifecycle.closed = False
         await chat.screen.sees("can't interrupt the turn, Ctrl-C again ends the program")

@@ -198,7 +198,7 @@ def test_a_store_is_named_by_its_path_or_url(tmp_path: Path) -> None:
 
 
 def test_a_url_is_a_server_and_its_password_is_known_to_be_hidden() -> None:
-    pytest.importorskip("roder_trio.stores.postgres")
+    pytest.importorskip("psycopg")
     url = "postgresql://me:hunter2@localhost/threads"
     assert isinstance(store_at(url, migrate=True), stores.PostgresThreadStore)
     assert "hunter2" not in repr(store_at(url))
@@ -208,7 +208,7 @@ def test_a_url_is_a_server_and_its_password_is_known_to_be_hidden() -> None:
 
 
 async def test_the_password_of_a_server_is_in_no_error(capsys: Capture) -> None:
-    pytest.importorskip("roder_trio.stores.postgres")
+    pytest.importorskip("psycopg")
     assert await call("store", "check", "--store", "postgresql://me:hunter2@127.0.0.1:1/none?connect_timeout=1") == 1
     out, err = capsys.readouterr()
     assert "hunter2" not in out + err
@@ -227,3 +227,22 @@ async def test_control_characters_of_a_store_reach_no_terminal(tmp_path: Path, c
         out = capsys.readouterr().out
         assert "\x1b" not in out
     assert list(json.loads(out)["failed"]) == [evil]
+
+
+async def test_threads_move_between_a_folder_and_a_server(
+    database: str, tmp_path: Path, folder: Path, capsys: Capture
+) -> None:
+    await filled(folder, "a", "gone")
+    assert await call("store", "migrate", "--store", database) == 0
+    for _ in range(2):
+        assert await call("store", "copy", str(folder), database) == 0
+        assert capsys.readouterr().out.endswith("2 threads copied, 0 failed\n")
+    assert await call("store", "check", "--store", database) == 0
+    assert await call("store", "copy", database, str(tmp_path / "back")) == 0
+    async with jsonl(folder) as one, jsonl(tmp_path / "back") as two:
+        for thread_id in ("a", "gone"):
+            assert await log_of(one, thread_id) == await log_of(two, thread_id)
+        assert [row.thread_id for row in (await two.list_archived()).threads] == ["gone"]
+    assert await call("store", "export", "gone", str(tmp_path / "file"), "--store", database) == 0
+    assert await call("store", "import", str(tmp_path / "file"), "--new-id", "new", "--store", database) == 0
+    assert await call("store", "check", "--store", database) == 0

@@ -188,7 +188,8 @@ async def test_the_workspace_tools_and_the_shell_are_offered_and_none_with_no_to
     async with serving(DONE) as server:
         assert (await here("run", "hi", *flags(server)))[0] == 0
         assert (await here("run", "hi", *flags(server), "--no-tools"))[0] == 0
-    names = ["edit", "glob", "grep", "list_files", "read_file", "shell", "write_file"]
+    names = ["create_goal", "edit", "get_goal", "glob", "grep", "list_files", "read_file", "shell"]
+    names += ["update_goal", "write_file"]
     assert [offered(request) for request in server.requests] == [names, []]
 
 

@@ -49,6 +49,13 @@ def test_a_victim_that_can_not_be_found_is_told(victims, monkeypatch):
         victims.run(crash_stores.count_down, CrashPoint("step"), crash_stores.Unreadable())
 
 
+def test_a_warm_process_that_has_ended_is_told():
+    with open_victims() as victims:
+        victims._process.kill()
+        with pytest.raises((AssertionError, BrokenPipeError)):
+            victims.run(crash_stores.fail, CrashPoint("step"))
+
+
 async def test_a_store_that_keeps_its_promises_survives_every_crash(tmp_path):
     await check_crashes(partial(crash_stores.jsonl, tmp_path))
     points = {path.name.partition("-")[0] for path in tmp_path.iterdir()}

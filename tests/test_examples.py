@@ -50,6 +50,11 @@ EXPECTED = {
         "the model hears: approval denied",
         "Eve was not allowed.",
     ],
+    "goal.py": [
+        "a turn begins by itself\n  the host says: active, 50000 tokens at most\n  active: 40 of 50000 tokens used\n",
+        "the model says: complete, 50000 tokens at most\n  complete: 120 of 50000 tokens used\n",
+        "Many tasks set out; \none door, and it stays open \ntill the last comes home.  That is the haiku.\n",
+    ],
     "structured_output.py": [
         "Receipt(shop='Corner', currency='EUR', items=[Item(name='bread', cents=320)])",
         "320 cents in EUR; TokenUsage(prompt_tokens=120,",
@@ -66,7 +71,7 @@ EXPECTED = {
     ],
 }
 NEEDS_DATABASE = {"cluster.py"}
-SHORT = ["coding_agent.py", "approval.py", "structured_output.py", "side_by_side.py"]
+SHORT = ["coding_agent.py", "approval.py", "goal.py", "structured_output.py", "side_by_side.py"]
 
 
 def run_example(name: str, folder: Path, *arguments: str) -> str:

@@ -1,4 +1,7 @@
-"""Connections that die where it hurts: inside a commit, before it, and with the server itself; each record once."""
+"""Connections that die where it hurts: inside a commit, before it, and with the server itself; each record once.
+
+Stores behind the proxy send no hints, so that each commit that it sees is a change's.
+"""
 
 import logging
 import signal
@@ -12,6 +15,7 @@ import trio
 
 import roder_trio as rt
 from roder_trio import stores
+from roder_trio.testing._appends import failed_append
 from roder_trio.testing._sample import Sample
 from tests.postgres_proxy import Proxy, open_proxy
 from tests.postgres_server import PostgresServer, discard, new_server
@@ -26,7 +30,7 @@ def proxy(database: str, tmp_path: Path) -> Iterator[Proxy]:
 
 @pytest.mark.parametrize("cut", ["before", "after"])
 async def test_an_append_whose_commit_is_cut_is_stored_once(proxy: Proxy, tenant: str, cut: Any) -> None:
-    async with open_stores(proxy.url, tenant) as (store,):
+    async with open_stores(proxy.url, tenant, notify=False) as (store,):
         sample = await created(store)
         proxy.cuts.append(cut)
         before = proxy.commits
@@ -38,7 +42,7 @@ async def test_an_append_whose_commit_is_cut_is_stored_once(proxy: Proxy, tenant
 
 @pytest.mark.parametrize("cut", ["before", "after"])
 async def test_every_change_outlives_a_cut_commit(proxy: Proxy, tenant: str, cut: Any) -> None:
-    async with open_stores(proxy.url, tenant) as (store,):
+    async with open_stores(proxy.url, tenant, notify=False) as (store,):
         proxy.cuts.append(cut)
         sample = Sample("t")
         assert await store.create_thread(sample.metadata()) == sample.metadata()
@@ -54,7 +58,7 @@ async def test_every_change_outlives_a_cut_commit(proxy: Proxy, tenant: str, cut
 
 async def test_a_cut_append_is_looked_for_even_if_the_lease_is_gone(proxy: Proxy, database: str, tenant: str) -> None:
     tables = Tables(database, tenant)
-    async with open_stores(proxy.url, tenant) as (store,):
+    async with open_stores(proxy.url, tenant, notify=False) as (store,):
         sample = await created(store)
         stored, refused = sample.user("stored"), sample.user("refused")
 
@@ -76,7 +80,7 @@ async def test_a_cut_append_is_looked_for_even_if_the_lease_is_gone(proxy: Proxy
 
 
 async def test_a_commit_that_is_cut_twice_may_be_stored(proxy: Proxy, tenant: str) -> None:
-    async with open_stores(proxy.url, tenant) as (store,):
+    async with open_stores(proxy.url, tenant, notify=False) as (store,):
         sample = await created(store)
         record = sample.user("once")
         proxy.cuts.extend(["before", "after"])
@@ -86,8 +90,24 @@ async def test_a_commit_that_is_cut_twice_may_be_stored(proxy: Proxy, tenant: st
         assert await texts(store) == ["once"]
 
 
+async def test_a_store_keeps_its_word_about_appends_that_fail(proxy: Proxy, tenant: str) -> None:
+    cuts: dict[str, list[Any]] = {
+        "before": ["before", "before"],
+        "in": ["before", "after"],
+        "after": ["after", "before"],
+    }
+
+    def fault(store: rt.ThreadStore, point: str) -> None:
+        proxy.cuts.extend(cuts[point])
+
+    async with open_stores(proxy.url, tenant, notify=False) as (store,):
+        verify = await failed_append(fault)(store, "t")
+        await verify(store)
+        assert not proxy.cuts
+
+
 async def test_a_server_that_does_not_come_back_leaves_the_outcome_unknown(proxy: Proxy, tenant: str) -> None:
-    async with open_stores(proxy.url, tenant, append_timeout=1.0) as (store,):
+    async with open_stores(proxy.url, tenant, notify=False, append_timeout=1.0) as (store,):
         sample = await created(store)
         record = sample.user("once")
         async with trio.open_nursery() as nursery:
@@ -108,7 +128,7 @@ async def test_a_server_that_does_not_come_back_leaves_the_outcome_unknown(proxy
 
 
 async def test_connections_that_died_while_idle_are_made_again(proxy: Proxy, tenant: str) -> None:
-    async with open_stores(proxy.url, tenant, pool_size=3) as (store,):
+    async with open_stores(proxy.url, tenant, notify=False, pool_size=3) as (store,):
         sample = await created(store)
         async with trio.open_nursery() as nursery:
             for _ in range(3):
@@ -120,13 +140,24 @@ async def test_connections_that_died_while_idle_are_made_again(proxy: Proxy, ten
 
 
 async def test_reads_give_up_when_nobody_answers(proxy: Proxy, tenant: str) -> None:
-    async with open_stores(proxy.url, tenant, append_timeout=0.5) as (store,):
+    async with open_stores(proxy.url, tenant, notify=False, append_timeout=0.5) as (store,):
         await created(store)
         proxy.shut()
         with pytest.raises(rt.StorageError, match=r"be read: connection failed: .* closed the connection"):
             await store.load_thread("t")
         proxy.reopen()
         assert await store.load_thread("t") is not None
+
+
+async def test_a_read_that_took_too_long_over_its_end_has_what_it_read(proxy: Proxy, tenant: str) -> None:
+    def slow(link: Any) -> Any:
+        found = link.execute("SELECT 7").fetchone()
+        proxy.cut_all()
+        return found
+
+    async with open_stores(proxy.url, tenant, notify=False) as (store,):
+        assert await store._session.read(slow) == (7,)
+        assert await store.load_thread("t") is None
 
 
 @pytest.mark.parametrize("code", ["40001", "40P01"])

@@ -6,7 +6,8 @@ import pytest
 import trio
 
 import roder_trio as rt
-from roder_trio.stores.postgres import follow, write
+from roder_trio.stores.postgres import follow
+from roder_trio.stores.postgres.hint import hint_of
 from roder_trio.stores.postgres.lease import Key
 from roder_trio.testing._sample import Sample
 from tests.postgres_support import Tables, created, listeners, open_stores, until
@@ -164,7 +165,22 @@ async def test_a_gap_in_a_log_is_damage(database: str, tenant: str) -> None:
             await store.load_thread("t")
 
 
+async def test_hints_that_can_not_be_sent_are_lost_and_harm_nobody(
+    database: str, tenant: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "roder_trio")
+    async with open_stores(database, tenant, append_timeout=0.3) as (store,):
+        sample = await created(store)
+        await store.append("t", [sample.user("x")])
+        await until(lambda: not store._session.hints._positions)
+        await store.release_thread("t")
+        store._session.database.close()
+        store._session.hints.note(Key(tenant, "t"), 1)
+        store._session.hints.note(Key(tenant, "t"), 0)
+        await until(lambda: "hints of 1 threads are lost" in caplog.text)
+
+
 def test_a_hint_tells_threads_and_tenants_apart() -> None:
-    hints = {write.hint_of(Key(*pair)) for pair in [("a", "bc"), ("ab", "c"), ("a", "bd"), ("b", "bc")]}
+    hints = {hint_of(Key(*pair)) for pair in [("a", "bc"), ("ab", "c"), ("a", "bd"), ("b", "bc")]}
     assert len(hints) == 4
     assert all(len(hint) == 16 for hint in hints)

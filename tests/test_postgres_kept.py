@@ -131,6 +131,20 @@ async def test_a_state_of_a_lost_thread_is_not_kept(
             await store.append("t", [sample.user("x")])
 
 
+async def test_one_state_of_a_thread_is_kept_at_a_time(
+    database: str, tenant: str, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "RENEWED_AFTER", 1)
+    async with open_stores(database, tenant) as (store,):
+        sample = await created(store)
+        store._keeping.add("t")
+        await store.append("t", [ended(sample)])
+        store._keeping.clear()
+        assert tables.count("checkpoint") == 0
+        await store.append("t", [ended(sample)])
+        await kept_at(tables, 2, tenant)
+
+
 async def test_a_thread_that_is_gone_meanwhile_keeps_no_state(
     database: str, tenant: str, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:

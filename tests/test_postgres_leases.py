@@ -84,7 +84,7 @@ async def test_an_append_from_before_a_claim_is_fenced(database: str, tenant: st
         for fence in (Fence(owner, epoch), Fence("nobody", epoch + 1)):
             with pytest.raises(rt.LeaseLost):
                 store._session.database.change(
-                    lambda link, doubt, fence=fence: write.append(link, key, fence, rows, store._hints, doubt=doubt)
+                    lambda link, doubt, fence=fence: write.append(link, key, fence, rows, doubt=doubt)
                 )
         await store.append("t", [sample.user("now")])
         assert await texts(store) == ["now"]

@@ -127,6 +127,17 @@ def test_the_row_of_a_thread_counts_seqs_and_the_pinned_ones_of_items():
     assert (table.thread.last_seq, table.thread.last_item_seq) == (2, 12)
 
 
+def test_a_document_says_if_seqs_do_not_rise():
+    sample = Sample("t")
+    table = Table(sample.metadata())
+    first, second = sample.user("a"), sample.user("b")
+    table.append([second, sample.usage("a", 1, 1, 1, 2), sample.delta("x"), sample.user("c")])
+    assert read_document("t", table.thread.document).is_ordered
+    table.append([first])
+    table.append([sample.user("d")])
+    assert not read_document("t", table.thread.document).is_ordered
+
+
 def test_a_document_keeps_the_keys_of_other_versions():
     sample = Sample("t")
     table = Table(sample.metadata(title="Old"))

@@ -128,7 +128,8 @@ async def test_a_deleted_thread_leaves_no_byte_in_any_file(path):
 async def test_a_deletion_whose_bytes_a_reader_holds_says_so_and_a_later_change_removes_them(path, monkeypatch):
     monkeypatch.setattr("roder_trio.stores.sqlite.writer.SCRUB_SECONDS", 0.05)
     sample = await fill(path, ["first"])
-    async with opened(path) as store:
+    flaw = Flaw()
+    async with opened(path, connection=flaw.connection) as store:
         await store.create_thread(Sample("other").metadata())
         await store.append("t", sample.texts("Marker-4712"))
         reader = store._database.connect_reader()
@@ -138,6 +139,7 @@ async def test_a_deletion_whose_bytes_a_reader_holds_says_so_and_a_later_change_
             await store.delete_thread("t")
         assert await store.load_thread("t") is None
         await store.append("other", Sample("other").texts("x"))
+        assert flaw.seen.count("VACUUM") == 1
         with pytest.raises(AppendOutcomeUnknown):
             await store.delete_thread("t")
         reader.close()

@@ -1,6 +1,7 @@
 """The SQLite store, beyond what `check_thread_store` looks at: its file, its calls, bad input, damage."""
 
 import json
+import random
 import stat
 from functools import partial
 
@@ -20,6 +21,7 @@ from roder_trio.schema import transcript
 from roder_trio.schema.event import ThreadMetadataChanged, TurnStarted
 from roder_trio.schema.thread import OpaqueRecord
 from roder_trio.stores import SqliteThreadStore
+from roder_trio.stores.sqlite import query
 from roder_trio.testing import check_thread_store
 from roder_trio.testing._sample import Sample
 from tests.sqlite_support import Flaw, fill, opened, raw, texts
@@ -267,6 +269,40 @@ async def test_events_in_no_order_are_all_found(path):
             for limit in (1, 2, 6):
                 found = [e.seq for e in await store.load_events("t", after, limit)]
                 assert found == [seq for seq in wanted if seq > after][:limit]
+
+
+async def test_a_page_in_the_middle_of_a_long_log_is_found_without_looking_through_it(path, monkeypatch):
+    looked = []
+    real = query.seq_of
+    monkeypatch.setattr(query, "seq_of", lambda *row: looked.append(row[1]) or real(*row))
+    sample = Sample("t")
+    async with opened(path) as store:
+        await store.create_thread(sample.metadata())
+        await store.append("t", [one for n in range(2000) for one in (sample.user(f"{n}"), sample.delta("x"))])
+        assert [e.seq for e in await store.load_events("t", 1500, limit=3)] == [1501, 1502, 1503]
+        assert 0 < len(looked) < 20
+        looked.clear()
+        assert [e.seq for e in await store.load_events("t", 1503, limit=1)] == [1504]
+        assert looked == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_any_page_of_any_log_is_what_its_snapshot_holds(path, monkeypatch, seed):
+    monkeypatch.setattr(query, "NEAR", 1)
+    chance, sample, known = random.Random(seed), Sample("t"), []
+    async with opened(path) as store:
+        await store.create_thread(sample.metadata())
+        for _ in range(12):
+            batch = sample.any_batch(chance, known)
+            if seed % 2:
+                chance.shuffle(batch)
+            await store.append("t", batch)
+        events = (await store.load_thread("t")).events
+        for after in range(sample.seq + 2):
+            await store.release_thread("t")
+            for limit in (1, 3, 500):
+                found = await store.load_events("t", after, limit)
+                assert list(found) == [event for event in events if event.seq > after][:limit]
 
 
 async def test_a_place_in_a_log_that_was_deleted_is_not_used(path):

@@ -316,6 +316,6 @@ def parts(state: ThreadState) -> dict[str, Any]:
         "last": (state.last_turn_id, state.last_model),
         "compactions": list(state.compactions.items()),
         "checkpoints": list(state.checkpoints.items()),
-        "goal": (state.goal, state.opening_tokens, state.opening_time, state.goal_time),
+        "goal": (state.goal, state.opening_tokens, state.opening_time, state.goal_time, state.empty_turns),
         "extensions": state.extensions,
     }

@@ -98,3 +98,10 @@ async def same_threads(one, other, *thread_ids):
         assert found is not None
         for field in ("metadata", "turns", "events", "item_events", "extension_states"):
             assert getattr(found, field) == getattr(wanted, field)
+
+
+async def exported(tmp_path, batches=None):
+    async with jsonl(tmp_path / "origin") as store:
+        await fill(store, batches=batches or ())
+        await stores.export_thread(store, "t", tmp_path / "export")
+    return tmp_path / "export"

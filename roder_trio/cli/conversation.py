@@ -36,43 +36,73 @@ class Conversation:
     thread_id: str | None
     turn_id: str | None = None
 
+    async def open_thread(self) -> str:
+        """Return the thread; a new one if there is none yet. Raises StorageError."""
+        if self.thread_id is None:
+            self.thread_id = (await self.runtime.create_thread()).thread_id
+        else:
+            await trio.lowlevel.checkpoint()
+        return self.thread_id
+
     async def say(self, message: str) -> bool:
         """Run one turn, on a new thread if there is none yet, and tell how it ended; True if it completed.
 
         Cancelling it interrupts the turn, and what was said by then stays in the thread. Raises RoderTrioError.
         """
-        if self.thread_id is None:
-            self.thread_id = (await self.runtime.create_thread()).thread_id
-        choice = self.choice
+        thread_id, choice = await self.open_thread(), self.choice
         async with self.runtime.turn(
-            self.thread_id, message, provider=choice.provider, model=choice.model, workspace=self.workspace
+            thread_id, message, provider=choice.provider, model=choice.model, workspace=self.workspace
         ) as turn:
             try:
                 self.turn_id = turn.turn_id
-                with self.interrupts.calling(partial(self._interrupt, turn)):
+                with self.interrupts.calling(partial(self.interrupt, thread_id, turn.turn_id)):
                     await self._follow(turn)
             finally:
                 self.turn_id = None
-        self._tell(turn.outcome)
-        metadata = await self.runtime.load_metadata(self.thread_id)
-        outcome, total = turn.outcome, None if metadata is None else metadata.usage
-        used = with_cost(usage_words(outcome.usage), rt.Cost(outcome.cost, outcome.known_cost))
-        of_all = with_cost(usage_words(total), await self.runtime.thread_cost(self.thread_id))
-        self.terminal.note(f"usage: {used}; the thread: {of_all}")
-        return outcome.status == "completed"
+        await self.report(thread_id, turn.outcome)
+        return turn.outcome.status == "completed"
 
-    async def _follow(self, turn: rt.Turn) -> None:
-        async for envelope in turn:
-            self.view.show(envelope)
-            self.questions.hear(envelope.event)
-        self.view.close()
+    async def start(self, thread_id: str, message: str) -> str:
+        """Begin a turn and return its id, without waiting for its end. Raises as `Runtime.start_turn`."""
+        choice = self.choice
+        return await self.runtime.start_turn(
+            thread_id, message, provider=choice.provider, model=choice.model, workspace=self.workspace
+        )
 
-    async def _interrupt(self, turn: rt.Turn) -> None:
+    @asynccontextmanager
+    async def answering(self, keyboard: Keyboard) -> AsyncIterator[None]:
+        """Have questions for consent answered at the keyboard, while the block is open."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.questions.attend, keyboard)
+            yield
+            nursery.cancel_scope.cancel()
+
+    def show(self, envelope: rt.EventEnvelope) -> None:
+        """Show one event, and take note of what it asks."""
+        self.view.show(envelope)
+        self.questions.hear(envelope.event)
+
+    async def interrupt(self, thread_id: str, turn_id: str) -> None:
+        """Interrupt a turn; that it can't be is told."""
         try:
-            await self.runtime.interrupt_turn(turn.thread_id, turn.turn_id)
+            await self.runtime.interrupt_turn(thread_id, turn_id)
         except rt.RoderTrioError as error:
             self.terminal.error(f"can't interrupt the turn, Ctrl-C again ends the program: {error}")
             await trio.lowlevel.checkpoint()
+
+    async def report(self, thread_id: str, outcome: rt.TurnOutcome) -> None:
+        """Tell how a turn ended, and what it and the thread used. Raises RoderTrioError."""
+        self._tell(outcome)
+        metadata = await self.runtime.load_metadata(thread_id)
+        total = None if metadata is None else metadata.usage
+        used = with_cost(usage_words(outcome.usage), rt.Cost(outcome.cost, outcome.known_cost))
+        of_all = with_cost(usage_words(total), await self.runtime.thread_cost(thread_id))
+        self.terminal.note(f"usage: {used}; the thread: {of_all}")
+
+    async def _follow(self, turn: rt.Turn) -> None:
+        async for envelope in turn:
+            self.show(envelope)
+        self.view.close()
 
     def _tell(self, outcome: rt.TurnOutcome) -> None:
         for steer in outcome.undelivered_steers:
@@ -104,7 +134,13 @@ async def open_conversation(
         engines=[engine],
         store=store_at(place),
         tools=options.tools_for(engine),
-        config=rt.RuntimeConfig(policy_mode=options.policy, interactive=attended),
+        config=rt.RuntimeConfig(
+            default_model=choice.model,
+            workspace=workspace,
+            policy_mode=options.policy,
+            interactive=attended,
+            goals=rt.GoalConfig(auto_continue=False, model_tools=not options.no_tools),
+        ),
     ) as runtime:
         yield Conversation(
             terminal=terminal,

@@ -8,27 +8,29 @@ import sys
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated
 
-import trio
 from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 from rich.text import Text
 
 import roder_trio as rt
 from roder_trio.cli.chat import converse
+from roder_trio.cli.compaction import compact
 from roder_trio.cli.conversation import open_conversation
 from roder_trio.cli.cost import costs_of, told_cost
 from roder_trio.cli.failure import DONE, FAILED, UsageError, explained
+from roder_trio.cli.goal import Budget, goal_patch
+from roder_trio.cli.goal import goal as goal_commands
 from roder_trio.cli.keyboard import Keyboard, is_attended
 from roder_trio.cli.location import password_in, store_at
 from roder_trio.cli.models import models
-from roder_trio.cli.options import Options, Store, store_place
+from roder_trio.cli.options import DEFAULTS, Options, Store, store_place
+from roder_trio.cli.pursuit import pursue
 from roder_trio.cli.report import THREAD_HEADINGS, USAGE_HEADINGS, thread_cells, turn_words, usage_cells
 from roder_trio.cli.signals import open_interrupts
 from roder_trio.cli.store import store as store_commands
 from roder_trio.cli.terminal import Terminal, one_line
 
 PAGE = 50
-DEFAULTS = Options()
 
 
 def _misuse(error: CycloptsError) -> Text:
@@ -46,29 +48,48 @@ threads = App(name="threads", help="Show the threads on disk.")
 app.command(threads)
 app.command(models)
 app.command(store_commands)
+app.command(goal_commands)
+app.command(compact)
 
 
 @app.command
-async def run(prompt: str, /, *, options: Options = DEFAULTS) -> int:
-    """Send PROMPT and stream the answer.
+async def run(
+    prompt: str | None = None,
+    /,
+    *,
+    goal: Annotated[str | None, Parameter(help="Work, turn after turn, until this is reached.")] = None,
+    budget: Budget = None,
+    options: Options = DEFAULTS,
+) -> int:
+    """Send PROMPT and stream the answer, or work on a goal, which may begin with PROMPT.
 
     Ctrl-C interrupts it and keeps what was said; a second one ends the program. Tools work in the workspace; those that
-    change something ask at the terminal, and are refused where there is none.
+    change something ask at the terminal, and are refused where there is none. A goal ends when it is complete, blocked
+    or out of budget, and an interrupt pauses it: `roder-trio goal resume` goes on.
     """
     terminal, keyboard = Terminal.standard(), Keyboard()
     attended = is_attended() and not options.json
     async with open_interrupts() as interrupts:
         with explained(terminal, "run the turn") as result:
-            if not prompt.strip():
-                raise UsageError("the prompt is empty; say what to ask")
+            said = (prompt or "").strip() or None
+            patch = None if goal is None else goal_patch(goal, budget, status="active")
+            _check_run(said, goal, budget)
             async with open_conversation(terminal, interrupts, options, keyboard, attended=attended) as conversation:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(conversation.questions.attend, keyboard)
-                    completed = await conversation.say(prompt)
-                    nursery.cancel_scope.cancel()
+                async with conversation.answering(keyboard):
+                    if patch is None:
+                        done = await conversation.say(prompt or "")
+                    else:
+                        done = await pursue(conversation, patch, said)
                 terminal.note(f"thread: {conversation.thread_id}")
-            result.code = DONE if completed else FAILED
+            result.code = DONE if done else FAILED
     return result.code
+
+
+def _check_run(prompt: str | None, goal: str | None, budget: int | None) -> None:
+    if goal is None and budget is not None:
+        raise UsageError("--budget is that of a goal; give --goal too")
+    if goal is None and prompt is None:
+        raise UsageError("the prompt is empty; say what to ask: roder-trio run PROMPT")
 
 
 @app.command

@@ -28,7 +28,7 @@ Store = Annotated[
 @Parameter(name="*")
 @attrs.frozen(kw_only=True)
 class Options:
-    """The options of `run` and `chat`."""
+    """The options of the commands that talk to a model."""
 
     thread: Annotated[str | None, Parameter(help="Go on with this thread instead of a new one.")] = None
     provider: Annotated[str | None, Parameter(help="Who answers: openai, anthropic, gemini, chat, ollama ...")] = None
@@ -52,12 +52,21 @@ class Options:
             return ()
         return (*tools.workspace_tools(), tools.shell_tool())
 
+    def on(self, thread: str) -> "Options":
+        """Return these for a command that names its thread itself. Raises UsageError if they name one too."""
+        if self.thread is not None:
+            raise UsageError("the thread is named twice; leave --thread out")
+        return attrs.evolve(self, thread=thread)
+
     def folder(self) -> str:
         """Return the absolute path of the workspace. Raises UsageError if there is no such folder, OSError."""
         path = Path(self.workspace or "").absolute()
         if not path.is_dir():
             raise UsageError(f"--workspace must be a folder; there is none at {str(path)!r}")
         return str(path)
+
+
+DEFAULTS = Options()
 
 
 def store_place(store: str | None) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import roder_trio as rt
-from roder_trio import transcript
+from roder_trio import goals, transcript
 from roder_trio.cli.cost import cost_words, with_cost
 
 THREAD_HEADINGS = ("thread", "used", "messages", "tokens", "title")
@@ -75,3 +75,10 @@ def turn_words(turn: rt.TurnRecord, cost: rt.Cost | None) -> Iterator[str]:
     """Yield the lines of one turn."""
     yield from filter(None, map(item_words, turn.items))
     yield f"  [{turn.status.value}, {with_cost(usage_words(turn.usage), cost)}]"
+
+
+def goal_words(goal: goals.Goal) -> str:
+    """Say what was used of a goal's budget, and the time that was worked on it."""
+    budget = "" if goal.token_budget is None else f" of {goal.token_budget}"
+    minutes, seconds = divmod(int(goal.time_used), 60)
+    return f"{goal.tokens_used}{budget} tokens, {minutes}:{seconds:02}"

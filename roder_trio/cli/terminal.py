@@ -18,6 +18,9 @@ from rich.text import Text
 _WIDE = 10_000
 """Columns of an output that is no terminal: lines are not broken there."""
 
+_TO_THE_END = "\x1b[K"
+"""Clears the rest of a terminal's line."""
+
 _UNSAFE = [
     *(code for code in range(0x20) if chr(code) not in "\n\t"),
     *range(0x7F, 0xA0),
@@ -58,6 +61,9 @@ class Terminal:
         self._notes = Console(file=err, highlight=False, markup=False, soft_wrap=True)
         self._secrets: list[str] = []
         self._is_asking = False
+        self._in_line = False
+        """The answer stands in the middle of a line of this terminal."""
+        self._has_progress = False
 
     @classmethod
     def standard(cls) -> "Terminal":
@@ -74,9 +80,10 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """Print a piece of an answer at once."""
-        self._leave_question()
+        self._begin()
         self._out.write(clean(text))
         self._out.flush()
+        self._in_line = self._out.isatty() and not text.endswith("\n")
 
     def line(self, text: str) -> None:
         """Print a line of the result."""
@@ -84,18 +91,18 @@ class Terminal:
 
     def note(self, text: str, style: str = "dim") -> None:
         """Print one line for the person, apart from the result."""
-        self._leave_question()
+        self._begin()
         self._notes.print(Text(one_line(self._without_secrets(text)), style=style))
 
     def exact(self, text: str) -> None:
         """Print one line for the person whose spaces all count, such as what is to be consented to."""
-        self._leave_question()
+        self._begin()
         self._err.write(flat(self._without_secrets(text)) + "\n")
         self._err.flush()
 
     def ask(self, text: str) -> None:
         """Print a question, behind which the answer is typed."""
-        self._leave_question()
+        self._begin()
         self._err.write(flat(text))
         self._err.flush()
         self._is_asking = True
@@ -117,8 +124,26 @@ class Terminal:
             table.add_row(*(Text(one_line(cell)) for cell in row))
         self._console.print(table)
 
-    def _leave_question(self) -> None:
-        """End the line of a question that nobody answered."""
+    @property
+    def is_live(self) -> bool:
+        """Whether a line of the notes can be replaced by what comes next."""
+        notes = self._notes
+        return notes.is_terminal and not notes.is_dumb_terminal and not notes.legacy_windows
+
+    def progress(self, text: str) -> None:
+        """Show how far something is, in a line that the next print replaces; not in the middle of an answer's line."""
+        if not self.is_live or self._is_asking or self._in_line:
+            return
+        self._err.write(f"\r{flat(text)[: self._notes.width - 1]}{_TO_THE_END}")
+        self._err.flush()
+        self._has_progress = True
+
+    def _begin(self) -> None:
+        """Begin a print: end the line of a question that nobody answered, take the line of progress away."""
+        if self._has_progress:
+            self._err.write(f"\r{_TO_THE_END}")
+            self._err.flush()
+            self._has_progress = False
         if self._is_asking:
             self._err.write("\n")
             self._err.flush()

@@ -165,8 +165,7 @@ def events_after(thread_id: ThreadId, rows: Iterable[tuple[int, str]], after: in
     events: list[EventEnvelope] = []
     position = last = 0
     for place, value in _values(thread_id, rows):
-        seq = value.get("seq", 0) if value.get("type") == "event" else 0
-        if type(seq) is int and seq > after:
+        if _seq(value) > after:
             if len(events) >= limit:
                 break
             record = stored_record(thread_id, value, place)
@@ -176,6 +175,17 @@ def events_after(thread_id: ThreadId, rows: Iterable[tuple[int, str]], after: in
         position = place
     rising = all(one.seq < two.seq for one, two in pairwise(events))
     return EventPage(tuple(events), position, (events[-1].seq if events else after) if rising else None, last)
+
+
+def seq_of(thread_id: ThreadId, position: int, body: str) -> int:
+    """The seq of the envelope in a row; 0 if it has none or is something else. Raises CorruptRecord."""
+    ((_, value),) = _values(thread_id, [(position, body)])
+    return _seq(value)
+
+
+def _seq(value: dict[str, Any]) -> int:
+    seq = value.get("seq", 0) if value.get("type") == "event" else 0
+    return seq if type(seq) is int else 0
 
 
 def _values(thread_id: ThreadId, rows: Iterable[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -27,6 +27,10 @@ _TIERS = "usage_tiers"
 """The key under which a document counts the attempts of each tier, which the sum alone doesn't tell."""
 
 
+_UNORDERED = "unordered"
+"""The key under which a document says that an envelope has a seq no higher than one before it."""
+
+
 @attrs.frozen
 class Document:
     """The metadata of a thread as its row holds it; in `value` are the keys that only others know."""
@@ -41,6 +45,11 @@ class Document:
             return dict(self.value.get(_TIERS, ()) if self.metadata.usage is None else self.value[_TIERS])
         except (KeyError, TypeError, ValueError):
             return None
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether seqs of envelopes, those without one apart, rise along the log."""
+        return _UNORDERED not in self.value
 
 
 def new_document(metadata: ThreadMetadata) -> str:
@@ -60,11 +69,15 @@ def read_document(thread_id: ThreadId, text: str) -> Document:
     return Document(metadata, value)
 
 
-def _next_document(previous: Document, metadata: ThreadMetadata, tiers: Mapping[str | None, int]) -> Document:
-    if not tiers:
-        return Document(metadata, previous.value)
-    pairs = [[None if tier is None else unicode_text(tier), count] for tier, count in tiers.items()]
-    return Document(metadata, {**previous.value, _TIERS: pairs})
+def _next_document(
+    previous: Document, metadata: ThreadMetadata, tiers: Mapping[str | None, int], *, ordered: bool
+) -> Document:
+    value = dict(previous.value)
+    if tiers:
+        value[_TIERS] = [[None if tier is None else unicode_text(tier), count] for tier, count in tiers.items()]
+    if not ordered:
+        value[_UNORDERED] = True
+    return Document(metadata, value)
 
 
 @attrs.frozen
@@ -127,11 +140,13 @@ def change_of(
     known = {attempt.attempt_id: attempt for attempt in attempts}
     own = {key: (row.report, row.usage) for key, row in known.items() if row.origin_thread_id is None}
     fold = MetadataFold(document.metadata, own, document.tiers)
-    seq, item_seq = thread.last_seq, thread.last_item_seq
+    seq, item_seq, ordered = thread.last_seq, thread.last_item_seq, True
     for row in rows:
         fold.absorb(row.record)
-        seq, item_seq = max(seq, _seq(row.record)), max(item_seq, _item_seq(row.record))
-    following = _next_document(document, fold.metadata, fold.tiers)
+        told = _seq(row.record)
+        ordered = ordered and (told == 0 or told > seq)
+        seq, item_seq = max(seq, told), max(item_seq, _item_seq(row.record))
+    following = _next_document(document, fold.metadata, fold.tiers, ordered=ordered)
     text = codec.encode_metadata(following.metadata, dict(following.value)).decode()
     before, after = document.metadata.labels, following.metadata.labels
     return Change(

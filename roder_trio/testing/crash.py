@@ -118,7 +118,10 @@ class Victims:
             raise ValueError("a victim's target must be a function of a module that can be imported")
         self._send(Job(_live, (target, point, arguments), VICTIM_SECONDS))
         assert self._process.stdout is not None
-        code = int(self._process.stdout.readline())
+        line = self._process.stdout.readline()
+        if not line:
+            raise AssertionError("the process that victims are forked from has ended; what it printed tells why")
+        code = int(line)
         if code not in (0, -signal.SIGKILL):
             how = f"hung for {VICTIM_SECONDS:g} s" if code == -signal.SIGALRM else f"failed with exit code {code}"
             raise AssertionError(f"the victim at {point} {how}; what it printed tells more")

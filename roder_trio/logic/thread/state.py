@@ -320,8 +320,8 @@ def _fold_goal_of_turn(state: ThreadState, turn: OpenTurn, event: GoalUpdated | 
     """Say what a change of the goal makes of the turn that is open."""
     before, turn.goal_id = turn.goal_id, attach_after(event, turn.goal_id, state.goal)
     turn.worked = turn.worked or event.cause in (GoalCause.HOST, GoalCause.MODEL)
-    if turn.goal_id is not None:
+    status = event.goal.status if isinstance(event, GoalUpdated) else None
+    if turn.goal_id is not None or status is GoalStatus.COMPLETE:
         turn.stopped = None
-    elif before is not None:
-        status = event.goal.status if isinstance(event, GoalUpdated) else None
-        turn.stopped = None if status is GoalStatus.COMPLETE else GoalStop(status, event.cause)
+    elif (before is not None or turn.stopped is not None) and status is not GoalStatus.BUDGET_LIMITED:
+        turn.stopped = GoalStop(status, event.cause)

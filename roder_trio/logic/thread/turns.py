@@ -74,13 +74,13 @@ def steer(state: ThreadState, command: Steer, facts: Facts) -> Decision:
 def interrupt(state: ThreadState, command: Interrupt, facts: Facts) -> Decision:
     """Cancel a running turn, or a manual compaction whose caller left; all else is left alone, silently.
 
-    One that a user means for the turn that just ended stops what goes on with its goal.
+    One that a user means for the turn that just ended stops what goes on with its goal, and what goes on after that.
     """
     if command.reason == BY_USER:
-        if facts.continues_after == command.turn_id:
-            return pause_goal(state, facts)
         if facts.slot.continues == command.turn_id and facts.slot.turn_id is not None:
             command = attrs.evolve(command, turn_id=facts.slot.turn_id)
+        if facts.continues_after == command.turn_id:
+            return pause_goal(state, facts)
     if facts.slot.turn_id != command.turn_id:
         return Decision()
     if facts.slot.phase is Phase.COMPACTING and command.reason == CALLER_LEFT:

@@ -9,7 +9,7 @@ commit, nobody knows, so the change is run again and looks first.
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import psycopg
@@ -125,7 +125,9 @@ class Database:
                 with self._pool.connection() as link:
                     link.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                     found = work(link)
-                    link.execute("COMMIT")
+                    # a reader that took its time over what it read may have been cut off; it has all it needs
+                    with suppress(psycopg.Error):
+                        link.execute("COMMIT")
                     return found
             except _CONFLICTS as error:
                 if not tries:

@@ -18,8 +18,8 @@ import trio
 from roder_trio.errors import StoreClosed
 from roder_trio.schema.thread import StoredRecord
 from roder_trio.stores.postgres.database import Database, Link
+from roder_trio.stores.postgres.hint import CHANNEL
 from roder_trio.stores.postgres.read import Tail
-from roder_trio.stores.postgres.write import CHANNEL
 
 log = logging.getLogger(__name__)
 

@@ -32,15 +32,9 @@ class Keeper:
         self._owner = ""
         self._limiter = trio.CapacityLimiter(1)
 
-    async def run(self, owner: str, keeping: trio.CancelScope) -> None:
-        """Keep the leases of `owner` until `keeping` is cancelled."""
+    async def run(self, owner: str) -> None:
+        """Renew the leases of `owner`, until cancelled."""
         self._owner = owner
-        with keeping:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._tenure.watch)
-                nursery.start_soon(self._renew)
-
-    async def _renew(self) -> None:
         interval = self._ttl / RENEWALS
         delay = interval
         while True:

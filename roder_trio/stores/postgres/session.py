@@ -21,6 +21,7 @@ from roder_trio.stores._nursery import open_service_nursery
 from roder_trio.stores.postgres.address import Address
 from roder_trio.stores.postgres.database import Database, Link
 from roder_trio.stores.postgres.follow import Listener
+from roder_trio.stores.postgres.hint import Hints
 from roder_trio.stores.postgres.keeper import Keeper
 from roder_trio.stores.postgres.lease import Fence, Key
 from roder_trio.stores.postgres.tenure import Tenure
@@ -31,14 +32,17 @@ T = TypeVar("T")
 class Session:
     """What the calls of one store share, from its opening to its closing."""
 
-    def __init__(self, address: Address, tenant: str, *, pool_size: int, ttl: float, bound: float) -> None:
+    def __init__(
+        self, address: Address, tenant: str, *, pool_size: int, ttl: float, bound: float, notify: bool
+    ) -> None:
         self.tenant = tenant
         self.ttl = ttl
         self.owner = ""
-        # one more than calls may have: renewals never wait for calls
-        self.database = Database(address, pool_size=pool_size + 1, bound=bound, idle_seconds=ttl)
+        # two more than calls may have: renewals and hints never wait for calls
+        self.database = Database(address, pool_size=pool_size + 2, bound=bound, idle_seconds=ttl)
         self.tenure = Tenure(ttl)
         self.listener = Listener(self.database)
+        self.hints = Hints(self.database, enabled=notify)
         self.keeper = Keeper(self.database, self.tenure, tenant=tenant, ttl=ttl)
         self._bound = bound
         self._limiter = trio.CapacityLimiter(pool_size)
@@ -59,7 +63,7 @@ class Session:
         try:
             async with open_service_nursery() as nursery:
                 keeping = trio.CancelScope()
-                nursery.start_soon(self.keeper.run, self.owner, keeping)
+                nursery.start_soon(self._tend, keeping)
                 self._nursery = nursery
                 try:
                     yield
@@ -72,8 +76,16 @@ class Session:
             with trio.CancelScope(shield=True):  # as above
                 await self.in_worker(self._leave)
 
+    async def _tend(self, keeping: trio.CancelScope) -> None:
+        with keeping:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.tenure.watch)
+                nursery.start_soon(self.keeper.run, self.owner)
+                nursery.start_soon(self.hints.run)
+
     def _leave(self) -> None:
         try:
+            self.hints.flush()
             self.keeper.release_all()
         finally:
             self.database.close()

@@ -26,9 +26,9 @@ from roder_trio.stores.postgres import kept, lease, read, write
 from roder_trio.stores.postgres.address import read_address
 from roder_trio.stores.postgres.database import Link
 from roder_trio.stores.postgres.follow import Follower
+from roder_trio.stores.postgres.hint import hint_of
 from roder_trio.stores.postgres.lease import Fence
 from roder_trio.stores.postgres.session import Session
-from roder_trio.stores.postgres.write import Hints
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,9 @@ class PostgresThreadStore(ThreadStore):
     """Keeps threads in a PostgreSQL database that many processes and hosts share; each thread has one owner at a time.
 
     `url` names the database, `tenant` whose threads these are: nothing of another tenant is ever seen. `pool_size`
-    bounds the connections for calls; renewals and followers have one more each. A process that is cut off or frozen
-    loses its threads after `lease_ttl` seconds. With `notify` commits are told to those who follow threads elsewhere.
+    bounds the connections for calls; renewals, hints and followers have one more each. A process that is cut off or
+    frozen loses its threads after `lease_ttl` seconds. With `notify` commits are told to those who follow threads
+    elsewhere.
     `migrate` brings the schema up to date on opening; without it the store defines nothing. `append_timeout` bounds,
     in seconds, each wait of a change.
     """
@@ -72,8 +73,16 @@ class PostgresThreadStore(ThreadStore):
         self._address = read_address(url)
         self._tenant = _checked_tenant(tenant)
         self._migrate = migrate
-        self._session = Session(self._address, self._tenant, pool_size=pool_size, ttl=lease_ttl, bound=append_timeout)
-        self._hints = Hints(enabled=notify)
+        self._session = Session(
+            self._address,
+            self._tenant,
+            pool_size=pool_size,
+            ttl=lease_ttl,
+            bound=append_timeout,
+            notify=notify,
+        )
+        self._keeping: set[ThreadId] = set()
+        """Threads of which a state is being kept just now."""
         self._bookmarks: OrderedDict[tuple[ThreadId, int], read.Bookmark] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -193,7 +202,7 @@ class PostgresThreadStore(ThreadStore):
         key = self._session.key(thread_id)
         return await self._whole(
             thread_id,
-            lambda link, fence, doubt: write.move(link, key, fence, self._hints, archive=archive, doubt=doubt),
+            lambda link, fence, doubt: write.move(link, key, fence, archive=archive, doubt=doubt),
         )
 
     async def delete_thread(self, thread_id: ThreadId) -> bool:
@@ -202,9 +211,7 @@ class PostgresThreadStore(ThreadStore):
         Raises as `archive_thread`.
         """
         key = self._session.key(thread_id)
-        removed = await self._whole(
-            thread_id, lambda link, fence, doubt: write.delete(link, key, fence, self._hints, doubt=doubt)
-        )
+        removed = await self._whole(thread_id, lambda link, fence, doubt: write.delete(link, key, fence, doubt=doubt))
         if removed:
             self._session.tenure.drop(thread_id)
         return removed
@@ -218,7 +225,10 @@ class PostgresThreadStore(ThreadStore):
             epoch = self._session.tenure.epoch(thread_id)
         except LeaseLost:
             epoch = None
-        return await self._session.fenced(thread_id, work, epoch)
+        done = await self._session.fenced(thread_id, work, epoch)
+        if done:
+            self._session.hints.note(self._session.key(thread_id), 0)
+        return done
 
     async def append(self, thread_id: ThreadId, records_: Sequence[Record]) -> None:
         """Store records, all or none; those whose ids the log holds are skipped.
@@ -235,11 +245,14 @@ class PostgresThreadStore(ThreadStore):
         key = self._session.key(thread_id)
         encoded = _Encoded(batch)
 
-        def work(link: Link, fence: Fence, doubt: bool) -> bool:
-            write.append(link, key, fence, encoded.rows(), self._hints, doubt=doubt)
-            return kept.is_due(link, key, encoded.rows())
+        def work(link: Link, fence: Fence, doubt: bool) -> tuple[int, bool]:
+            position = write.append(link, key, fence, encoded.rows(), doubt=doubt)
+            return position, kept.is_due(link, key, encoded.rows())
 
-        if await self._session.fenced(thread_id, work, epoch) and self._session.is_open:
+        position, due = await self._session.fenced(thread_id, work, epoch)
+        self._session.hints.note(key, position)
+        if due and self._session.is_open and thread_id not in self._keeping:
+            self._keeping.add(thread_id)
             self._session.check_open().start_soon(self._keep_state, thread_id)
 
     async def _keep_state(self, thread_id: ThreadId) -> None:
@@ -257,6 +270,8 @@ class PostgresThreadStore(ThreadStore):
             )
         except StorageError as error:
             log.info("the state of thread %s is not kept: %s", thread_id, error)
+        finally:
+            self._keeping.discard(thread_id)
 
     # -- ownership -----------------------------------------------------------------------------------------------------
 
@@ -301,8 +316,8 @@ class PostgresThreadStore(ThreadStore):
             return await self._session.read(lambda link: read.tail(link, key, position, limit))
 
         follower = Follower(after, tail)
-        listening = nursery if self._hints.enabled else None
-        with self._session.listener.following(write.hint_of(key), follower, listening):
+        listening = nursery if self._session.hints.enabled else None
+        with self._session.listener.following(hint_of(key), follower, listening):
             yield follower
 
 

@@ -5,10 +5,8 @@ stale owner writes nothing. A change that may have been done by a commit that wa
 looks at the fence.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
-import attrs
 from psycopg import sql
 
 from roder_trio import codec
@@ -21,9 +19,6 @@ from roder_trio.stores._batch import creation
 from roder_trio.stores.postgres import lease
 from roder_trio.stores.postgres.database import Link
 from roder_trio.stores.postgres.lease import Fence, Key
-
-CHANNEL = "roder_trio"
-"""On which commits are told to who follows threads."""
 
 _STANDING = "SELECT archived_at IS NOT NULL, metadata FROM thread WHERE tenant = %s AND thread_id = %s"
 
@@ -74,23 +69,6 @@ _MOVE = {
 }
 
 _KEPT_IN = ("label", "checkpoint", "attempt", "record")
-
-
-@attrs.frozen
-class Hints:
-    """Whether commits are told to those who follow."""
-
-    enabled: bool
-
-    def send(self, link: Link, key: Key, position: int) -> None:
-        """Tell, once this transaction is committed, that the log of a thread goes to `position`."""
-        if self.enabled:
-            link.execute("SELECT pg_notify(%s, %s)", (CHANNEL, f"{hint_of(key)} {position}"))
-
-
-def hint_of(key: Key) -> str:
-    """Sixteen hex digits that stand for a thread of a tenant; two may share them, which costs a look in vain."""
-    return hashlib.sha256(f"{len(key.tenant)}:{key.tenant}{key.thread_id}".encode()).hexdigest()[:16]
 
 
 def standing(link: Link, key: Key) -> bool | None:
@@ -145,13 +123,16 @@ def _created(link: Link, key: Key, wanted: ThreadMetadata) -> ThreadMetadata | N
     return threads.read_document(key.thread_id, str(row[1])).metadata
 
 
-def append(link: Link, key: Key, fence: Fence, rows: Sequence[records.RecordRow], hints: Hints, *, doubt: bool) -> None:
-    """Store what is new of a batch. Raises LeaseLost, ThreadOwnedElsewhere, ThreadNotFound, InvalidRecord."""
+def append(link: Link, key: Key, fence: Fence, rows: Sequence[records.RecordRow], *, doubt: bool) -> int:
+    """Store what is new of a batch and return the last position of the log.
+
+    Raises LeaseLost, ThreadOwnedElsewhere, ThreadNotFound, InvalidRecord.
+    """
     if doubt:
         lease.lock(link, key)
         current = _current(link, key, rows)
         if current is not None and not records.new_rows(current[1], rows):
-            return
+            return current[0].last_position
     lease.enter(link, key, fence)
     current = _current(link, key, rows)
     if current is None:
@@ -159,10 +140,10 @@ def append(link: Link, key: Key, fence: Fence, rows: Sequence[records.RecordRow]
     thread, known = current
     new = records.new_rows(known, rows)
     if not new:
-        return
+        return thread.last_position
     document = threads.read_document(key.thread_id, thread.document)
     _write(link, key, threads.change_of(thread, document, new, _attempts(link, key, new)))
-    hints.send(link, key, thread.last_position + len(new))
+    return thread.last_position + len(new)
 
 
 def _current(link: Link, key: Key, rows: Sequence[records.RecordRow]) -> tuple[threads.ThreadRow, Sequence[str]] | None:
@@ -239,7 +220,7 @@ def _label(link: Link, key: Key, labels: Mapping[str, str]) -> None:
         )
 
 
-def move(link: Link, key: Key, fence: Fence, hints: Hints, *, archive: bool, doubt: bool) -> bool:
+def move(link: Link, key: Key, fence: Fence, *, archive: bool, doubt: bool) -> bool:
     """Archive a thread, or bring it back; False if there is nothing to move. Raises LeaseLost, ThreadOwnedElsewhere.
 
     If a cut commit may have done it, a thread that stands as wanted counts as moved.
@@ -251,12 +232,10 @@ def move(link: Link, key: Key, fence: Fence, hints: Hints, *, archive: bool, dou
     if standing(link, key) is not (not archive):
         return False
     lease.enter(link, key, fence)
-    moved = link.execute(_MOVE[archive], key.values).fetchone() is not None
-    hints.send(link, key, 0)
-    return moved
+    return link.execute(_MOVE[archive], key.values).fetchone() is not None
 
 
-def delete(link: Link, key: Key, fence: Fence, hints: Hints, *, doubt: bool) -> bool:
+def delete(link: Link, key: Key, fence: Fence, *, doubt: bool) -> bool:
     """Remove every row of a thread but its lease, which ends; False if there is none.
 
     Raises LeaseLost, ThreadOwnedElsewhere.
@@ -273,5 +252,4 @@ def delete(link: Link, key: Key, fence: Fence, hints: Hints, *, doubt: bool) -> 
         link.execute(statement, key.values)
     gone = link.execute("DELETE FROM thread WHERE tenant = %s AND thread_id = %s RETURNING true", key.values).fetchone()
     lease.end(link, key)
-    hints.send(link, key, 0)
     return gone is not None

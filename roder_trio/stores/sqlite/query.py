@@ -17,12 +17,14 @@ from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.thread import LogPage, ThreadMetadata, ThreadPage, ThreadSnapshot
 from roder_trio.stores._batch import CHUNK_BYTES, CHUNK_RECORDS
 from roder_trio.stores._snapshot import snapshot_of
-from roder_trio.stores._sql_record import CREATION, EventPage, events_after, read_log, unicode_text
+from roder_trio.stores._sql_record import CREATION, EventPage, events_after, read_log, seq_of, unicode_text
 from roder_trio.stores._sql_thread import PageQuery, page_of, read_document
 
 BODIES = "SELECT position, body FROM entry WHERE thread = ? AND position > ? ORDER BY position"
 """The (position, body) of the records of a thread, by its number, behind a position."""
 
+NEAR = 64
+"""Records that are looked through rather than halved."""
 MAX_DIGITS = 18
 """Of a position."""
 
@@ -147,7 +149,26 @@ def load_events(
         if row is None or after >= row.last_seq:
             return EventPage((), CREATION, None)
         start = CREATION if place is None else _standing(connection, row.number, place)
+        if start == CREATION and read_document(thread_id, row.metadata).is_ordered:
+            start = _halved(connection, thread_id, row, after)
         return events_after(thread_id, connection.execute(BODIES, (row.number, start)), after, limit)
+
+
+def _halved(connection: sqlite3.Connection, thread_id: ThreadId, row: Active, after: int) -> int:
+    """A position of an ordered log behind which all envelopes with a seq above `after` stand, found by halving."""
+    low, high = CREATION, row.last_position
+    while high - low > NEAR:
+        middle = (low + high) // 2
+        seq = 0
+        for position, body in connection.execute(BODIES, (row.number, middle)):
+            seq = seq_of(thread_id, position, body)
+            if seq or position >= high:
+                break
+        if 0 < seq <= after:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def _standing(connection: sqlite3.Connection, number: int, place: Place) -> int:

@@ -5,11 +5,11 @@ reads to the readers' workers. Nothing is answered from memory.
 """
 
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import trio
 
@@ -30,6 +30,8 @@ from roder_trio.stores.sqlite.places import Places
 from roder_trio.stores.sqlite.readers import Readers
 from roder_trio.stores.sqlite.renewal import Renewals
 from roder_trio.stores.sqlite.writer import Writer
+
+T = TypeVar("T")
 
 RENEWAL_SECONDS = 5.0
 """How long leaving a store waits for states that are being kept."""
@@ -84,7 +86,8 @@ class SqliteThreadStore(ThreadStore):
         if self._opened:
             raise StorageError("A store is opened once; make another one.")
         self._opened = True
-        lock = await trio.to_thread.run_sync(self._enter, limiter=self._readers.limiter)
+        token = trio.lowlevel.current_trio_token()
+        lock = await self._in_worker(self._enter, token)
         try:
             async with open_service_nursery() as nursery:
                 self._nursery = nursery
@@ -99,18 +102,20 @@ class SqliteThreadStore(ThreadStore):
                     nursery.cancel_scope.deadline = trio.current_time() + RENEWAL_SECONDS
         finally:
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(self._readers.close, limiter=self._readers.limiter)
+                await self._in_worker(self._readers.close)
                 if self._writer is not None:
                     await self._writer.close()
                 if lock is not None:
-                    os.close(lock)
+                    await self._in_worker(os.close, lock)
 
-    def _enter(self) -> int | None:
+    async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await trio.to_thread.run_sync(work, *arguments, limiter=self._readers.limiter)
+
+    def _enter(self, token: trio.lowlevel.TrioToken) -> int | None:
         if self._read_only:
             self._database.check_readable()
             return None
         lock, connection = self._database.own()
-        token = trio.from_thread.run_sync(trio.lowlevel.current_trio_token)
         self._writer = Writer(self._database, connection, self._bound, token)
         return lock
 

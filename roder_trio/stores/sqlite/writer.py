@@ -6,23 +6,24 @@ savepoint, so a bad one fails alone. Who takes a call's one claim decides what b
 the database, or the caller, whose time is over. Callers wake in the order of their calls, one each tick.
 """
 
+import logging
 import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any
 
-import attrs
 import trio
 
 from roder_trio.errors import AppendOutcomeUnknown, StorageError
 from roder_trio.schema.ids import ThreadId
 from roder_trio.stores.sqlite.database import BUSY_SECONDS, Database
 from roder_trio.stores.sqlite.fault import code_of, is_busy, storage_error
+from roder_trio.stores.sqlite.job import Job, undone, unknown
 
-Work: TypeAlias = Callable[[sqlite3.Connection], Any]
+log = logging.getLogger(__name__)
 
 MAX_GROUP = 512
 """Calls in one commit, at most."""
@@ -31,35 +32,6 @@ SCRUB_SECONDS = 1.0
 
 MAX_PACKED_BYTES = 64 * 1024 * 1024
 """Up to this size the file is written anew after a deletion; a larger one would keep others waiting."""
-
-
-@attrs.define(eq=False)
-class Job:
-    """One call: `work` gets the connection, inside a transaction; then `value` or `error` is its outcome.
-
-    With `scrubs`, nothing of what it removed may stay in the write-ahead log.
-    """
-
-    thread_id: ThreadId
-    work: Work
-    scrubs: bool = False
-    value: Any = None
-    error: Exception | None = None
-    done: trio.Event = attrs.field(factory=trio.Event)
-    _claims: list[None] = attrs.field(factory=lambda: [None])
-
-    @property
-    def waits(self) -> bool:
-        """Whether nobody took the claim."""
-        return bool(self._claims)
-
-    def claim(self) -> bool:
-        """Take the claim; False if it was taken. Of two threads that try, one gets it."""
-        try:
-            self._claims.pop()
-        except IndexError:
-            return False
-        return True
 
 
 class Writer:
@@ -77,6 +49,7 @@ class Writer:
         self._database = database
         self._bound = bound
         self._standing = database.standing()
+        self._pack_due = False
         self._scrub_due = False
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._answered: deque[Job] = deque()
@@ -228,7 +201,7 @@ class Writer:
         certain = self._roll_back() and certain
         for job in jobs:
             if job.error is None:
-                job.error = _undone(job, error) if certain else _unknown(job, error)
+                job.error = undone(job, error) if certain else unknown(job, error)
 
     def _give_up(self, jobs: Sequence[Job], error: Exception) -> None:
         """After anything else that failed: nothing was committed, unless that can't be told."""
@@ -237,7 +210,7 @@ class Writer:
         for job in jobs:
             waited = job.claim()
             if job.error is None:
-                job.error = _undone(job, error) if waited or certain else _unknown(job, error)
+                job.error = undone(job, error) if waited or certain else unknown(job, error)
 
     def _roll_back(self) -> bool:
         """End the transaction if there is one; a connection that can't is dropped."""
@@ -251,26 +224,30 @@ class Writer:
         return True
 
     def _scrub(self, connection: sqlite3.Connection, jobs: Sequence[Job]) -> None:
-        """Empty the write-ahead log if it holds what was deleted."""
+        """Leave no byte of what was deleted: in pages, then in the write-ahead log."""
         scrubbing = [job for job in jobs if job.scrubs and job.error is None]
-        if not scrubbing and not self._scrub_due:
+        if scrubbing:
+            self._pack_due = self._scrub_due = True
+        if not self._scrub_due:
             return
-        self._scrub_due = not self._truncate(connection, SCRUB_SECONDS if scrubbing else 0.0)
+        try:
+            connection.execute(f"PRAGMA busy_timeout = {(SCRUB_SECONDS if scrubbing else 0) * 1000:.0f}")
+            self._remove_bytes(connection)
+        except sqlite3.Error as error:
+            log.info("what was deleted could not be removed yet: %s", error)
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
         for job in scrubbing if self._scrub_due else ():
             job.error = AppendOutcomeUnknown(
-                f"Thread {job.thread_id!r} is deleted, but a reader keeps its bytes in the write-ahead log; "
+                f"Thread {job.thread_id!r} is deleted, but its bytes are still in the files, which a reader uses; "
                 "they go with one of the next changes, or delete it again to know."
             )
 
-    def _truncate(self, connection: sqlite3.Connection, seconds: float) -> bool:
-        try:
-            connection.execute(f"PRAGMA busy_timeout = {seconds * 1000:.0f}")
+    def _remove_bytes(self, connection: sqlite3.Connection) -> None:
+        if self._pack_due:
             _pack(connection)
-            (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
-        except sqlite3.Error:
-            return False
-        return not busy
+            self._pack_due = False
+        (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        self._scrub_due = bool(busy)
 
     def _disconnect(self) -> None:
         if self.connection is not None:
@@ -285,21 +262,3 @@ def _pack(connection: sqlite3.Connection) -> None:
     (size,) = connection.execute("PRAGMA page_size").fetchone()
     if pages * size <= MAX_PACKED_BYTES:
         connection.execute("VACUUM")
-
-
-def _undone(job: Job, error: Exception) -> StorageError:
-    found = storage_error(job.thread_id, error)
-    return found if found is not error else _copy(found)
-
-
-def _copy(error: StorageError) -> StorageError:
-    """An error of the same words, since each caller raises one of its own."""
-    found = StorageError(str(error))
-    found.__cause__ = error
-    return found
-
-
-def _unknown(job: Job, error: Exception) -> AppendOutcomeUnknown:
-    found = AppendOutcomeUnknown(f"Whether thread {job.thread_id!r} holds the change is unknown: {error}.")
-    found.__cause__ = error
-    return found

@@ -36,22 +36,22 @@ async def copy_store(source: ThreadStore, target: ThreadStore) -> CopyReport:
         failed.update(dict.fromkeys(page.damaged, "it is damaged and can't be described"))
         for metadata in page.threads:
             try:
-                await _copy_thread(source, target, metadata.thread_id, archived=archived)
+                if await _copy_thread(source, target, metadata.thread_id, archived=archived):
+                    copied.append(metadata.thread_id)
             except (StorageError, ValueError) as error:
                 failed[metadata.thread_id] = str(error)
-            else:
-                copied.append(metadata.thread_id)
     return CopyReport(tuple(copied), failed)
 
 
-async def _copy_thread(source: ThreadStore, target: ThreadStore, thread_id: ThreadId, *, archived: bool) -> None:
+async def _copy_thread(source: ThreadStore, target: ThreadStore, thread_id: ThreadId, *, archived: bool) -> bool:
+    """Copy what the target lacks; False if the thread was removed since it was listed. Raises StorageError."""
     if archived:
         with suppress(StoreUnsupported):
             await target.unarchive_thread(thread_id)
     reader = LogReader(source, thread_id)
     page = await anext(reader, None)
     if page is None:
-        return  # it was removed since it was listed
+        return False
     position = 0
     limiter = trio.CapacityLimiter(1)
     await target.create_thread(created_metadata(thread_id, page))
@@ -64,6 +64,7 @@ async def _copy_thread(source: ThreadStore, target: ThreadStore, thread_id: Thre
             page = await anext(reader, None)
     if archived:
         await target.archive_thread(thread_id)
+    return True
 
 
 class StoreWalk:
