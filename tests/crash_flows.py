@@ -175,6 +175,33 @@ async def window(runtime: rt.Runtime, thread: str) -> Sequence[Any]:
     return compaction.trim_to_last_boundary(transcript_of(snapshot))
 
 
+class SummaryEngine(CountingEngine):
+    """Samples once and wants another round; what was said until then is summarised before it."""
+
+    id = "summary"
+    capabilities = rt.InferenceCapabilities.text_only()
+
+    def stream_turn(self, context: Any, request: Any) -> Any:
+        if request.metadata.get("compaction_summary"):
+            reports = [inference.Usage(rt.TokenUsage(3, 1, 4)), inference.Usage(rt.TokenUsage(10, 2, 12))]
+            return self.play([*reports, inference.MessageDelta("goal: to be exact"), _COMPLETED])
+        if len(self.readings) > 0:
+            return self.play([inference.Usage(rt.TokenUsage(5, 1, 6)), inference.MessageDelta("done"), _COMPLETED])
+        said = [inference.Usage(rt.TokenUsage(20, 4, 24)), inference.MessageDelta("evidence " * 2_000)]
+        return self.play([*said, inference.ProviderMetadata({"end_turn": False}), _COMPLETED])
+
+
+async def summarise(runtime: rt.Runtime, engine: SummaryEngine, thread: str) -> None:
+    """A turn with a summary before its second round."""
+    before = await used_so_far(runtime, thread)
+    await with_goal(runtime, thread)
+    turn = await runtime.start_turn(thread, "Inspect the evidence", model="any")
+    await ended(runtime, engine, thread, turn, before, "completed")
+    held = await window(runtime, thread)
+    assert isinstance(held[0], rt.transcript.ContextCompaction)
+    assert held[0].summary == "goal: to be exact"
+
+
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 _STILL = rt.GoalConfig(auto_continue=False)
@@ -185,6 +212,7 @@ _COMPACTING = rt.RuntimeConfig(
 _TWO_ATTEMPTS = rt.RuntimeConfig(
     reliability=rt.ReliabilityConfig(provider_retry_max_attempts=2, provider_retry_initial_backoff=0.0)
 )
+_SUMMARISING = rt.RuntimeConfig(auto_compact_token_limit=1_000, goals=_STILL)
 _PLAIN = rt.RuntimeConfig(goals=_STILL)
 
 FLOWS = {
@@ -194,6 +222,7 @@ FLOWS = {
         f"transaction, {ending.value}": Flow(partial(TransactionEngine, ending), compact, _TWO_ATTEMPTS)
         for ending in Ending
     },
+    "summary": Flow(SummaryEngine, summarise, _SUMMARISING),
     "calls": Flow(CallingEngine, call, _PLAIN),
     "steer": Flow(SteeredEngine, steer, _PLAIN),
 }

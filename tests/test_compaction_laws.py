@@ -14,6 +14,7 @@ from roder_trio.logic.estimate import strings
 from roder_trio.logic.window import History
 from roder_trio.providers.scripted import NEVER_ENDS
 from roder_trio.schema.inference import EngineTarget
+from roder_trio.schema.usage import Purpose
 from tests.ledger_support import AGAIN, Noted, cold, compactions, ends_of, item, meta
 from tests.turn_support import DONE, Scene, failure, folded_usage, history_of, one_thread, say, settings, used
 
@@ -33,14 +34,22 @@ sampled = st.builds(
     Act, st.sampled_from([0, 40, 400, 900]), st.sampled_from(["done", "again", "drop", "steer", "stop"]), st.booleans()
 )
 compacted = st.builds(
-    Act, st.sampled_from([0, 100, 600]), st.sampled_from(["done", "holds", "drop", "no", "steer", "meddle", "stop"])
+    Act,
+    st.sampled_from([0, 100, 600]),
+    st.sampled_from(["done", "holds", "drop", "no", "steer", "meddle", "stop", "none", "none", "large"]),
 )
 
 
 class LawEngine(providers.ScriptedEngine):
-    """Checks each request against the log as the store holds it at that moment."""
+    """Checks each request against the log as the store holds it at that moment.
+
+    What writes its summaries is an engine of its own, which plays the compactions' acts, too.
+    """
 
     def __init__(self, streams: list[Act], compactions: list[Act], required: bool) -> None:
+        self.writer = providers.ScriptedEngine(
+            [*[self._written(act) for act in compactions for _ in range(2)], *[[say("w"), DONE]] * 60]
+        )
         self.orders, self.to_do = trio.open_memory_channel[str](1_000)
         self.scene: Scene | None = None
         self.window: list[Any] | None = None
@@ -56,6 +65,8 @@ class LawEngine(providers.ScriptedEngine):
         )
 
     def stream_turn(self, context: Any, request: Any) -> Any:
+        if context.purpose is Purpose.SUMMARY:
+            return self.writer.stream_turn(context, request)
         with self.broken:
             self._check_sampled(request)
         return super().stream_turn(context, request)
@@ -115,7 +126,9 @@ class LawEngine(providers.ScriptedEngine):
             }[act.ending]
         )
 
-    def _compacted(self, act: Act) -> list[Any]:
+    def _compacted(self, act: Act) -> list[Any] | None:
+        if act.ending == "none":
+            return None
         parts = [used(act.size + 1), self._boundary(act.size, act.ending == "holds")]
         return (
             parts
@@ -127,8 +140,24 @@ class LawEngine(providers.ScriptedEngine):
                 "steer": [self._order("steer"), NEVER_ENDS],
                 "meddle": [self._order("meddle"), 0.1, DONE],
                 "stop": [self._order("stop"), NEVER_ENDS],
+                "large": [failure("CONTEXT_WINDOW_EXCEEDED")],
             }[act.ending]
         )
+
+    def _written(self, act: Act) -> list[Any]:
+        """A draft: an act of a compaction, as text."""
+        return [
+            used(act.size + 1),
+            say("s" * (act.size // 4) + "w"),
+            *{
+                "drop": [failure()],
+                "no": [inference.Failed("no")],
+                "steer": [self._order("steer"), NEVER_ENDS],
+                "meddle": [self._order("meddle"), 0.1, DONE],
+                "stop": [self._order("stop"), NEVER_ENDS],
+                "large": [failure("REQUEST_TOO_LARGE")],
+            }.get(act.ending, [DONE]),
+        ]
 
 
 def _opaque(entry: Any) -> bool:
@@ -169,6 +198,7 @@ async def obey(streams: list[Act], acts: list[Act], threshold: int, required: bo
         history = await scene.history()
         assert history == history_of(again.snapshot)
         steers_in_order(scene, history)
+        summaries_shrink(scene)
         committed = {id for id, ends in told_ends(scene).items() if ends == ["Recorded"]}
         in_band = sum(event.strategy == "in_band" for event in scene.of(events.ContextCompactionRecorded))
         assert sum(map(compaction.is_boundary, history)) == len(committed) + in_band
@@ -183,6 +213,13 @@ def told_ends(scene: Scene) -> dict[str, list[str]]:
         return ends_of(scene)
     finally:
         scene._seen = seen
+
+
+def summaries_shrink(scene: Scene) -> None:
+    """Each summary left fewer tokens than there were."""
+    began = {event.compaction_id: event.estimated_tokens for event in scene.of(events.ContextCompactionStarted)}
+    for event in scene.of(events.ContextCompactionRecorded):
+        assert event.strategy in ("native", "in_band") or event.estimated_tokens < began[event.compaction_id]
 
 
 def steers_in_order(scene: Scene, history: list[Any]) -> None:
@@ -209,5 +246,7 @@ def test_the_laws_are_put_to_a_test_at_all():
     """A run with one of each: what the law is about does happen."""
     streams = [Act(900, "again", True), Act(400, "drop"), Act(40, "steer"), Act(0, "done"), Act(400, "stop")]
     acts = [Act(100, "steer"), Act(100, "meddle"), Act(0, "drop"), Act(0, "holds"), Act(600, "no"), Act(0, "done")]
+    trio.run(obey, streams, acts, 1, False, clock=MockClock(autojump_threshold=0))
+    acts = [Act(0, "none"), Act(0, "large"), Act(0, "none")]
     trio.run(obey, streams, acts, 1, False, clock=MockClock(autojump_threshold=0))
     assert rt.compaction.is_boundary(transcript.ProviderMetadata({"output": [item()]}))
