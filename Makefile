@@ -1,12 +1,13 @@
 # make demo     a conversation through the command line, offline
 # make test     all tests, with coverage floors
 # make check    style, structured concurrency lints, types
+# make bench    measures beside other frameworks and writes bench/RESULTS.md; ONLY=W4,W7 some of it, QUICK=1 a trial
 # Each makes .venv first, with any Python 3.11+ that is found; PYTHON=... names one.
 
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format bench clean
 
 demo: $(VENV)/.installed
 	BIN=$(BIN) sh examples/demo.sh
@@ -25,6 +26,14 @@ format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+bench: bench/.venv/.installed
+	bench/.venv/bin/python -m bench.run $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+
+bench/.venv/.installed: pyproject.toml bench/requirements.txt $(VENV)/.installed
+	[ -x bench/.venv/bin/python ] || $(BIN)/python -m venv bench/.venv
+	bench/.venv/bin/python -m pip install --quiet --disable-pip-version-check -r bench/requirements.txt -e .
+	touch $@
+
 $(VENV)/.installed: pyproject.toml
 	@set -e; \
 	usable='import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))'; \
@@ -37,4 +46,4 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .coverage
+	rm -rf $(VENV) bench/.venv bench/.results .demo .mypy_cache .ruff_cache .pytest_cache .coverage

@@ -33,7 +33,8 @@ def fingerprint(hydration: Hydration) -> dict[str, Any]:
         "answer": None if state.open_turn is None else state.turns[state.open_turn.turn_id].answer,
         "ids": (set(state.numbers.known()), state.numbers._highest),
         "by target": [
-            (history.window(to), history.request(to), history.sums(to), history.baseline(to)) for to in TARGETS
+            (history.window(to), history.request(to), history.sums(to), history.baseline(to), history.places(to))
+            for to in TARGETS
         ],
         "images": history.has_images,
         "usage": (ledger.thread, totals.thread, {id: (ledger.goal(id), totals.goal(id)) for id in goal_ids}),

@@ -533,6 +533,8 @@ def of_type(cls: Any) -> st.SearchStrategy[Any]:
     if cls in SPECIAL:
         return SPECIAL[cls]
     origin, parts = getattr(cls, "__origin__", None), get_args(cls)
+    if origin is tuple and Ellipsis not in parts:
+        return st.tuples(*map(of_type, parts))
     if origin is tuple:
         return st.lists(st.deferred(lambda: of_type(parts[0])), max_size=2).map(tuple)
     if parts and "Mapping" in str(origin):
@@ -545,6 +547,17 @@ def of_type(cls: Any) -> st.SearchStrategy[Any]:
 
 
 LEFT_OUT = (events.Unknown, transcript.OpaqueItem)
+
+
+@pytest.mark.parametrize("place", [["u"], ["u", 1, 2], ["u", "1"], "u1", []])
+def test_a_place_that_is_no_turn_and_index_is_refused(place):
+    record = codec.encode_record(envelope(events.ContextPruned((("u", 1),), 9, 5)))
+    broken = json.loads(record)
+    broken["event"]["items"] = [place]
+    with pytest.raises(codec.DecodeError):
+        codec.decode_record(json.dumps(broken))
+
+
 EVENTS = [cls for cls in get_args(events.Event) if cls not in (*LEFT_OUT, ThreadItemEvent)]
 
 

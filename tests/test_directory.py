@@ -9,6 +9,8 @@ import trio.testing
 
 import roder_trio as rt
 from roder_trio import providers, stores, testing
+from roder_trio.actors._resident import ResidentThread
+from roder_trio.actors.directory import MAX_LOOKS
 from roder_trio.providers.scripted import NEVER_ENDS as NEVER
 from tests.turn_support import DONE, say, settings, started
 
@@ -82,6 +84,31 @@ async def test_a_thread_with_a_turn_is_never_a_victim(autojump_clock: trio.testi
         await trio.testing.wait_all_tasks_blocked()
         assert made[0] not in residents(runtime)
         assert set(made[1:]) <= set(residents(runtime))
+
+
+async def test_an_admission_looks_at_a_few_threads_in_use_however_many_there_are(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    def is_idle(thread: ResidentThread) -> bool:
+        looked.append(thread.thread_id)
+        return really_idle(thread)
+
+    really_idle = ResidentThread.is_idle.fget
+    assert really_idle is not None
+    monkeypatch.setattr(ResidentThread, "is_idle", property(is_idle))
+    engine = providers.ScriptedEngine([[say("a"), NEVER]] * 100)
+    async with rt.open_runtime(engines=[engine], config=settings(max_resident_threads=1)) as runtime:
+        made = [(await runtime.create_thread()).thread_id for _ in range(100)]
+        turns = [await runtime.start_turn(thread_id, "go") for thread_id in made]
+        assert len(looked) <= 100 * MAX_LOOKS
+        for thread_id, turn_id in zip(made, turns, strict=True):
+            await runtime.interrupt_turn(thread_id, turn_id)
+        await trio.testing.wait_all_tasks_blocked()
+        (last,) = await threads_of(runtime, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert residents(runtime) == [last], "all that are idle leave at once"
 
 
 async def test_who_asks_for_a_thread_that_leaves_waits_until_it_has_left(

@@ -30,8 +30,8 @@ NAMES = {
         ToolOutputTruncated PolicyModeChanged PolicyDecided HookFailed ApprovalRequested ApprovalResolved
         ExternalToolRequested ExternalToolResolved
         ContextCompactionCancelled ContextCompactionFailed ContextCompactionRecorded ContextCompactionSkipped
-        ContextCompactionStarted Event GoalCleared GoalContinuationFailed GoalTimeRecorded GoalUpdated
-        InferenceCompleted InferenceStarted
+        ContextCompactionStarted ContextLimitRecovered ContextPruned Event GoalCleared GoalContinuationFailed
+        GoalTimeRecorded GoalUpdated InferenceCompleted InferenceStarted
         ItemsReset Lagged LimitReached RetryScheduled SinkFailed SteerAccepted StorageRepaired ThreadArchived
         ThreadCreated ThreadDeleted ThreadFailedEvent ThreadMetadataChanged ThreadRecovered ThreadUnarchived
         TranscriptItemAppended TurnCompleted TurnFailed TurnInterruptRequested TurnInterrupted TurnStarted Unknown

@@ -229,7 +229,7 @@ class FoldIsLive(RuleBasedStateMachine):
         self.do(c.StepEnded(self.turn_id, self.step.final_items()), fails)
         self.step = Step("one")
         if answered and not fails:
-            results = tuple(ToolResult(call.id, call.name, "done") for call in calls)
+            results = tuple(ToolResult(call.id, call.name, "done " * 20) for call in calls)
             self.do(c.ToolResultsDone(self.turn_id, results), False)
 
     @precondition(is_open)
@@ -345,9 +345,20 @@ class FoldIsLive(RuleBasedStateMachine):
             boundary = ContextCompaction("so far", retained_count=1, active_request=USER) if summary else opaque
             base = len(self.desk.state.history) - (ends == "stale")
             commit = c.CommitCompaction(
-                turn_id=turn_id, compaction_id=id, base=base, item=boundary, strategy="native", duration=1.0
+                turn_id=turn_id, compaction_id=id, base=base, item=boundary, strategy="native", duration=1.0, tokens=1
             )
             self.do(commit, fails)
+
+    @precondition(is_open)
+    @rule(fails=seldom)
+    def prune(self, fails: bool) -> None:
+        history = self.desk.state.history
+        before, log = history.estimate(), len(history)
+        self.do(c.PruneContext(turn_id=self.turn_id, all_old=True), fails)
+        assert (history.estimate() <= before, len(history)) == (True, log)
+        pruned = history.estimate()
+        self.do(c.PruneContext(turn_id=self.turn_id, all_old=True), False)
+        assert fails or history.estimate() == pruned
 
     # -- the law -------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from roder_trio.errors import CommandRefused
+from roder_trio.logic.estimate import estimate
 from roder_trio.logic.live import LiveItems
 from roder_trio.logic.thread.decide import decide
 from roder_trio.logic.thread.draft import AppendItem, Draft, Stamped, fold_stamped, stamp
@@ -237,7 +238,7 @@ def start(turn_id: str = "u", text: str = "hello", images: tuple[Image, ...] = (
 def commit(desk: Desk, id: str = "k", base: int | None = None) -> c.CommitCompaction:
     return c.CommitCompaction(
         turn_id="u", compaction_id=id, base=len(desk.state.history) if base is None else base, item=BOUNDARY,
-        strategy="native", duration=2.0,
+        strategy="native", duration=2.0, tokens=estimate([BOUNDARY]),
     )  # fmt: skip
 
 
@@ -308,6 +309,7 @@ def parts(state: ThreadState) -> dict[str, Any]:
         "turns": state.turns,
         "log": (state.history, state.history.boundaries),
         "windows": (state.history.window(), state.history.request(), state.history.sums(), state.history.baseline()),
+        "results": (state.history.results, state.history.places(), state.history.said),
         "known": {(turn_id, id): state.numbers.knows(turn_id, id) for turn_id in turn_ids for id in item_ids},
         "items": None if state.items is None else state.items.items(),
         "open": state.open_turn,

@@ -1,18 +1,31 @@
 """Automatic compaction within a turn: once at the top of each round, if the window is too large."""
 
-from collections.abc import Callable
+from contextlib import nullcontext
 
 import attrs
 
+from roder_trio.actors._attempts import find_failure
 from roder_trio.actors._route import Route
 from roder_trio.actors._supervisor import flatten
 from roder_trio.actors._turn import TurnFailure, TurnScope
-from roder_trio.actors.compaction import NativeCompaction, find_failure
+from roder_trio.actors.compaction import Compaction, Outcome
 from roder_trio.errors import ActorCrashed, StorageError
 from roder_trio.logic import compaction as rules
+from roder_trio.logic import pruning
 from roder_trio.logic.estimate import Sums
-from roder_trio.schema.compaction import Compacted, NativeCompactionOutcome, Preempted, Unsupported
+from roder_trio.schema.command import PruneContext
+from roder_trio.schema.compaction import Compacted, Preempted
 from roder_trio.schema.event import ContextCompactionSkipped
+
+KEEP_AT_OVERFLOW = "keep the active goal and the latest tool outcomes"
+
+
+@attrs.frozen
+class Recovery:
+    """What became of a window that was too large, in tokens."""
+
+    before: int
+    after: int
 
 
 @attrs.define(eq=False)
@@ -37,60 +50,89 @@ class AutoCompaction:
         self._anchor = None if tokens is None else (tokens, sums)
 
     async def compact_if_due(self) -> bool:
-        """Compact if the window is too large; False if new input preempted that, so that the round begins again.
+        """Prune or compact if the window is too large; False if new input preempted that: the round begins again.
 
         Raises TurnFailure if the engine can't do without a compaction that failed.
         """
         scope = self.scope
-        threshold = self.limits(scope.routes.first).runtime
+        threshold, size = self.limits(scope.routes.first).runtime, self._size()
         decision = rules.decide(
             "auto",
             threshold=threshold,
-            size=self._size(),
+            size=size,
             estimate=self._estimate(),
             baseline=scope.view.baseline,
             failed_before=self._spent,
+            prunes=lambda: self._prunes(size, threshold),
         )
-        if isinstance(decision, rules.Skip) and decision.reason not in self._skipped:
-            self._skipped.add(decision.reason)
-            scope.publish(ContextCompactionSkipped(decision.reason))
-        if not isinstance(decision, rules.Compact) or rules.has_open_call(scope.view.window):
-            return True
-        preemptible = rules.may_preempt(self._preempted_in_a_row, threshold=threshold, size=self._size())
-        if preemptible and scope.job.signal.pending:
-            scope.publish(ContextCompactionSkipped("new_input"))
-            return False
-        compaction = self._compaction(scope.cut if preemptible else scope.cut_for_good)
-        outcome = await self._run(compaction, preemptible=preemptible)
-        scope.view = compaction.latest
-        return self._judge(outcome, threshold)
+        match decision:
+            case rules.Skip(reason) if reason not in self._skipped:
+                self._skipped.add(reason)
+                scope.publish(ContextCompactionSkipped(reason))
+            case rules.Prune():
+                await self._prune(PruneContext(turn_id=scope.turn_id, size=size, threshold=threshold))
+            case rules.Compact() if not rules.has_open_call(scope.view.window):
+                return await self._compact(threshold, size)
+        return True
 
-    def _judge(self, outcome: NativeCompactionOutcome | None, threshold: int) -> bool:
-        if outcome is None or isinstance(outcome, Preempted):
-            self._preempted_in_a_row += 1
-            self._spent = outcome is not None and self._preempted_in_a_row >= rules.MAX_PREEMPTED_IN_A_ROW
-            return False
-        if isinstance(outcome, Compacted):
-            self._preempted_in_a_row, self._anchor = 0, None
-        self._spent = not isinstance(outcome, Compacted) or self._size() >= threshold
-        return not self.scope.cut()
-
-    async def _run(self, compaction: NativeCompaction, *, preemptible: bool) -> NativeCompactionOutcome | None:
-        """Run a compaction; None if a steer preempted it. One that failed counts as unsupported if that will do."""
-        if not preemptible:
-            return await self._try(compaction)
-        with self.scope.job.signal.watch():
-            return await self._try(compaction)
-        return None
-
-    async def _try(self, compaction: NativeCompaction) -> NativeCompactionOutcome:
+    async def _compact(self, threshold: int, size: int) -> bool:
+        scope = self.scope
+        window = None if scope.model is None else scope.model.context_window
         try:
-            return await compaction.run()
+            outcome = await self._run("auto", too_large=window is not None and size >= window)
         except (StorageError, ActorCrashed):
             raise
         except Exception as error:
             self._give_up(flatten(error))
-            return Unsupported()
+            outcome = rules.Kept("failed")
+        if outcome is None or isinstance(outcome, Preempted):
+            self._spent = outcome is not None and self._preempted_in_a_row >= rules.MAX_PREEMPTED_IN_A_ROW
+            return False
+        self._spent = not isinstance(outcome, Compacted) or self._size() >= threshold
+        return not scope.cut()
+
+    async def recover(self, attempt: int) -> Recovery | None:
+        """Make the window smaller after a request that was too large for the model; None if new input preempted that.
+
+        Raises what made it fail.
+        """
+        scope, before = self.scope, self._estimate()
+        if attempt > 1 and not scope.engine.requires_native_compaction:
+            await self._prune(PruneContext(turn_id=scope.turn_id, all_old=True))
+        outcome = await self._run("overflow", too_large=True, hint=KEEP_AT_OVERFLOW)
+        return None if outcome is None or isinstance(outcome, Preempted) else Recovery(before, self._estimate())
+
+    async def _run(self, trigger: rules.Trigger, *, too_large: bool, hint: str | None = None) -> Outcome | None:
+        """Run a compaction; None if new input preempted it, or kept it from beginning."""
+        scope, signal = self.scope, self.scope.job.signal
+        threshold = self.limits(scope.routes.first).runtime
+        preemptible = rules.may_preempt(self._preempted_in_a_row, threshold=threshold, size=self._size())
+        if preemptible and signal.pending:
+            scope.publish(ContextCompactionSkipped("new_input"))
+            return None
+        compaction = self._compaction(trigger, threshold, preemptible=preemptible, too_large=too_large, hint=hint)
+        outcome: Outcome | None = None
+        try:
+            with signal.watch() if preemptible else nullcontext():
+                outcome = await compaction.run()
+        finally:
+            scope.view = compaction.latest
+        if isinstance(outcome, Compacted):
+            self._preempted_in_a_row, self._anchor = 0, None
+        elif outcome is None or isinstance(outcome, Preempted):
+            self._preempted_in_a_row += 1
+        return outcome
+
+    def _prunes(self, size: int, threshold: int) -> bool:
+        scope, images = self.scope, self.scope.takes_images
+        if scope.engine.requires_native_compaction:
+            return False
+        old = pruning.old_results(scope.view.window, images)
+        return pruning.saving(scope.view.window, old, scope.view.sums, images).suffices(size, threshold)
+
+    async def _prune(self, report: PruneContext) -> None:
+        self.scope.view = await self.scope.port.report(report)
+        self._anchor = None
 
     def _give_up(self, error: BaseException) -> None:
         """Go on without a compaction that failed. Raises if the engine can't do without."""
@@ -101,20 +143,26 @@ class AutoCompaction:
             raise TurnFailure(f"The engine failed: {error}", "engine_error") from error
         raise TurnFailure(str(found), found.kind.value) from found
 
-    def _compaction(self, cut: Callable[[], bool]) -> NativeCompaction:
+    def _compaction(
+        self, trigger: rules.Trigger, threshold: int, *, preemptible: bool, too_large: bool, hint: str | None
+    ) -> Compaction:
         scope = self.scope
-        return NativeCompaction(
+        return Compaction(
             services=scope.services,
             thread_id=scope.thread_id,
             plan=scope.plan,
             engine=scope.engine,
+            row=scope.model,
             view=scope.view,
-            trigger="auto",
+            trigger=trigger,
+            threshold=threshold,
+            too_large=too_large,
             report=scope.port.report,
-            cut=cut,
+            cut=scope.cut if preemptible else scope.cut_for_good,
             cancel_reason=lambda: None if scope.cut_for_good() else "new_input",
             attached_goal=scope.port.attached_goal,
             deadline=scope.deadline.deadline,
+            hint=hint,
             context=scope.context,
             goal_note=scope.port.goal_note,
         )

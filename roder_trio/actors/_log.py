@@ -135,6 +135,7 @@ class ThreadLog:
             base=len(history),
             goal_id=self.attached_goal,
             has_images=history.has_images,
+            said=history.said,
         )
 
     def direct_view(self, command: BeginDirectCompaction, *, images: bool) -> tuple[View, str | None] | None:

@@ -57,6 +57,7 @@ def make_runner(
                 services=services,
                 thread_id=thread_id,
                 plan=plan,
+                row=services.engine_facts[plan.provider].models.get(plan.model),
                 engine=services.engines[plan.provider],
                 job=job,
                 port=job_port,

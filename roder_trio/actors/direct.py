@@ -8,12 +8,13 @@ import trio
 
 from roder_trio.actors._resident import ResidentThread
 from roder_trio.actors._services import Services
-from roder_trio.actors.compaction import NativeCompaction
+from roder_trio.actors.compaction import Compaction
 from roder_trio.actors.directory import Directory
 from roder_trio.errors import RuntimeClosed, StorageError
+from roder_trio.logic.compaction import Kept
 from roder_trio.ports import InferenceEngine
 from roder_trio.schema.command import BeginDirectCompaction, RecordCompaction, TurnPlan
-from roder_trio.schema.compaction import NativeCompactionOutcome, Preempted
+from roder_trio.schema.compaction import NativeCompactionOutcome, Preempted, Unsupported
 from roder_trio.schema.event import ContextCompactionCancelled
 from roder_trio.schema.transcript import TranscriptItem
 
@@ -83,7 +84,7 @@ class DirectCompactions:
                 return await self._directory.ask(thread_id, payload)
             raise StorageError("The thread did not store a compaction's report in time; its store may hang.")
 
-        compaction = NativeCompaction(
+        compaction = Compaction(
             services=self._services,
             thread_id=thread_id,
             plan=attrs.evolve(plan, developer_instructions=developer_instructions),
@@ -97,9 +98,10 @@ class DirectCompactions:
             hint=hint,
         )
         try:
-            return await compaction.run()
+            outcome = await compaction.run()
         except StorageError:
             # What could not be stored in time may still land; then it needs an end.
             ended = ContextCompactionCancelled(compaction.compaction_id, "interrupted")
             thread.mailbox.post(RecordCompaction(plan.turn_id, ended))
             raise
+        return Unsupported() if isinstance(outcome, Kept) else outcome

@@ -13,6 +13,9 @@ from roder_trio.errors import RuntimeClosed
 from roder_trio.logic.thread.decide import answer_of_no_thread
 from roder_trio.schema.ids import is_valid_id
 
+MAX_LOOKS = 32
+"""Threads in use that one admission looks at for one to evict; more would make it dearer the more of them there are."""
+
 
 class Directory:
     """All resident threads of a runtime."""
@@ -101,11 +104,15 @@ class Directory:
             del self._departing[thread.thread_id]
 
     def _evict_idle(self, but: ResidentThread) -> None:
-        for thread in list(self._threads.values()):
-            if len(self._threads) <= self._limit:
-                return
+        """Evict as many as are too many; those found in use count as used just now."""
+        looks = 0
+        while len(self._threads) > self._limit and looks < min(MAX_LOOKS, len(self._threads)):
+            thread = next(iter(self._threads.values()))
             if thread is not but and thread.is_idle:
                 thread.evict()
+            else:
+                self._threads.move_to_end(thread.thread_id)
+                looks += 1
 
     def _departed(self, thread: ResidentThread) -> None:
         del self._threads[thread.thread_id]

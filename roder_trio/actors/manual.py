@@ -1,18 +1,21 @@
 """The job of a manual compaction: the thread's window, on request of its host."""
 
+from typing import assert_never
+
 import attrs
 import trio
 
 from roder_trio.actors._job import Job, JobPort
 from roder_trio.actors._services import Services
 from roder_trio.actors._supervisor import flatten
-from roder_trio.actors.compaction import NativeCompaction
-from roder_trio.errors import CompactionPreempted, ProviderFailure, ProviderFailureKind
-from roder_trio.logic.compaction import UNSUPPORTED, is_boundary
+from roder_trio.actors.compaction import Compaction
+from roder_trio.errors import CompactionPreempted
+from roder_trio.logic.compaction import Kept, is_boundary, limits
 from roder_trio.logic.thread.facts import View
 from roder_trio.ports import InferenceEngine
 from roder_trio.schema.command import CompactionEnded, TurnPlan
 from roder_trio.schema.compaction import Compacted, CompactionResult, Preempted
+from roder_trio.schema.inference import ModelDescriptor
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -23,6 +26,8 @@ class ManualCompaction:
     thread_id: str
     plan: TurnPlan
     engine: InferenceEngine
+    row: ModelDescriptor | None
+    """What the catalog knows of the model."""
     job: Job
     port: JobPort
     view: View
@@ -42,6 +47,12 @@ class ManualCompaction:
             error = CompactionPreempted()
         return CompactionEnded(self.compaction_id, result, error)
 
+    @property
+    def threshold(self) -> int:
+        """Tokens from which the runtime would compact by itself."""
+        limit = self.services.config.auto_compact_token_limit
+        return limits(limit, self.row, bool(self.engine.requires_native_compaction)).runtime
+
     async def _compact(self) -> CompactionResult:
         images = self.engine.capabilities.image_input
         before = self.view.sums.tokens(images)
@@ -50,13 +61,15 @@ class ManualCompaction:
             reason = "nothing_to_compact" if len(window) else "empty_transcript"
             await trio.lowlevel.checkpoint()
             return CompactionResult(False, reason, None, before, before, None)
-        compaction = NativeCompaction(
+        compaction = Compaction(
             services=self.services,
             thread_id=self.thread_id,
             plan=self.plan,
             engine=self.engine,
             view=self.view,
             trigger="manual",
+            row=self.row,
+            threshold=self.threshold,
             report=self.port.report,
             cut=lambda: self.job.cause is not None,
             cancel_reason=lambda: "interrupted",
@@ -68,8 +81,10 @@ class ManualCompaction:
         usage = None if compaction.usage.is_empty else compaction.usage
         match outcome:
             case Compacted():
-                return CompactionResult(True, None, "native", before, compaction.latest.sums.tokens(images), usage)
+                after = compaction.latest.sums.tokens(images)
+                return CompactionResult(True, None, compaction.strategy, before, after, usage)
+            case Kept(reason):
+                return CompactionResult(False, reason, None, before, before, usage)
             case Preempted():
                 raise CompactionPreempted
-        message = f"The engine {self.plan.provider!r} has no compaction of its own; use one that has."
-        raise ProviderFailure(ProviderFailureKind.INVALID_REQUEST, message, cause=UNSUPPORTED)
+        assert_never(outcome)

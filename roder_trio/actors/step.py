@@ -5,12 +5,12 @@ from contextlib import AbstractAsyncContextManager
 import attrs
 import trio
 
+from roder_trio.actors._attempts import find_failure, idle_failure
 from roder_trio.actors._job import JobPort
 from roder_trio.actors._services import new_id
 from roder_trio.actors._stream import StreamReader
 from roder_trio.actors._supervisor import cancel_alone, flatten
 from roder_trio.actors._turn import TurnFailure, TurnScope
-from roder_trio.actors.compaction import find_failure, idle_failure
 from roder_trio.errors import ProviderFailure, ProviderFailureKind, StorageError
 from roder_trio.logic.turn import Step
 from roder_trio.ports import InferenceStream

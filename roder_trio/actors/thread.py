@@ -7,7 +7,6 @@ it; what it can't survive it raises, and its supervisor starts the next one.
 
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, assert_never
 
@@ -16,18 +15,16 @@ import trio
 
 from roder_trio.actors._cell import Request
 from roder_trio.actors._desk import Desk
+from roder_trio.actors._foreground import Foreground
 from roder_trio.actors._home import Home
-from roder_trio.actors._job import Job
 from roder_trio.actors._log import ThreadLog
-from roder_trio.actors._runner import Runner, make_runner
-from roder_trio.actors._services import Services, new_id, utc_now
+from roder_trio.actors._services import Services, utc_now
 from roder_trio.actors._stored import load_items, load_outcome, load_state
-from roder_trio.actors._supervisor import cancel_alone
 from roder_trio.actors.follow import read_rest, tell_last_seq
-from roder_trio.errors import ActorCrashed, AppendOutcomeUnknown, LeaseLost, RoderTrioError, StorageError
+from roder_trio.errors import AppendOutcomeUnknown, LeaseLost, RoderTrioError, StorageError
 from roder_trio.logic.thread.decide import answer_of_no_thread, decide
 from roder_trio.logic.thread.draft import Draft, Stamped
-from roder_trio.logic.thread.facts import FROM_LOG, VIEW, Decision, Deferred, Facts, Phase, Slot, View
+from roder_trio.logic.thread.facts import FROM_LOG, VIEW, Decision, Deferred, Facts
 from roder_trio.logic.thread.goals import goal_note
 from roder_trio.logic.thread.recovery import close_open_work
 from roder_trio.logic.thread.turns import outcome_of
@@ -57,11 +54,9 @@ class ThreadActor:
         self._recovers = recovers
         """True after a crash, until the log was read again: open work is closed then, and views start anew."""
         self._log: ThreadLog | None = None
-        self._slot = Slot()
         self._port = home.mailbox.open_port()
+        self._front = Foreground(home, services, self._port)
         self._retake = False
-        self._continues_after: str | None = None
-        """The turn after which a continuation of the goal waits to be decided."""
         self._nursery: trio.Nursery
 
     async def run(self, first: Request | None = None) -> None:
@@ -172,9 +167,9 @@ class ThreadActor:
             case c.OpenFollow():
                 request.resolve(payload.register(log.state.next_seq - 1))
             case c.BeginDirectCompaction():
-                request.resolve(log.direct_view(payload, images=self._slot.images))
+                request.resolve(log.direct_view(payload, images=self._front.slot.images))
             case c.WaitCompaction(compaction_id):
-                running = self._slot.turn_id == f"compact-{compaction_id}"
+                running = self._front.slot.turn_id == f"compact-{compaction_id}"
                 if not self._home.desk.answer_compaction(request, compaction_id, running=running):
                     self._defer(request)
             case c.ItemExists(turn_id, item_id) if (turn_id, item_id) in log.live:
@@ -183,9 +178,7 @@ class ThreadActor:
                 if not self._home.desk.answer_call(request, request_id):
                     self._defer(request)
             case c.ContinueGoal(after=after) if after is not None:
-                self._continues_after = None
-                await self._carry_out(request, payload)
-                self._continues_after = self._continues_after if request.settled else after
+                await self._continue(request, payload, after)
             case c.Checkpoint():
                 stored = False
                 try:
@@ -195,6 +188,13 @@ class ThreadActor:
                     log.checkpoint_ended(stored=stored)
             case _:
                 await self._carry_out(request, payload)
+
+    async def _continue(self, request: Request, payload: c.ContinueGoal, after: str) -> None:
+        """Decide a continuation of the goal; one that is deferred waits on."""
+        self._front.continues_after = None
+        await self._carry_out(request, payload)
+        if not request.settled:
+            self._front.continues_after = after
 
     async def _carry_out(self, request: Request, payload: Any) -> None:
         """Decide, commit, perform the effects, answer."""
@@ -206,12 +206,12 @@ class ThreadActor:
             outcome = await load_outcome(self._services, self._home.thread_id, payload.turn_id)
             decision = attrs.evolve(decision, reply=outcome)
         if decision.finishing:
-            self._seal(sealed=True)
+            self._front.seal(sealed=True)
         try:
             stamped = await self._commit(self._resident, decision.drafts)
         except StorageError as error:
             if decision.finishing:
-                self._seal(sealed=False)
+                self._front.seal(sealed=False)
             if isinstance(payload, c.ContinueGoal):
                 self._tell_continuation_failed(error)
             if isinstance(payload, c.JobEnded) and not isinstance(error, LeaseLost):
@@ -220,7 +220,7 @@ class ThreadActor:
             raise
         reply = self._reply(payload, decision, stamped)
         self._perform(decision.effects, payload)
-        request.resolve(self._view() if reply is VIEW else reply)
+        request.resolve(self._front.view(self._resident) if reply is VIEW else reply)
 
     def _reply(self, payload: Any, decision: Decision, stamped: Sequence[Stamped]) -> Any:
         if isinstance(payload, c.RecordItemEvent):
@@ -233,19 +233,13 @@ class ThreadActor:
         failed = GoalContinuationFailed(goal.goal_id, str(error))
         self._services.publish_live(failed, self._home.thread_id, None, "thread")
 
-    def _seal(self, *, sealed: bool) -> None:
-        assert self._home.job is not None
-        self._home.job.sealed = sealed
-        self._slot = attrs.evolve(self._slot, phase=Phase.FINISHING if sealed else Phase.RUNNING)
-
     async def _commit(self, log: ThreadLog, drafts: Iterable[Draft]) -> Sequence[Stamped]:
         """Commit to the log, and tell the job what changed under it. Raises StorageError, with nothing changed."""
         before = log.attached_goal
         stamped = await log.commit(drafts)
         self._home.desk.note(stamped)
         if log.attached_goal != before:
-            attached = log.attached_goal is not None
-            self._slot = attrs.evolve(self._slot, attached_at=trio.current_time() if attached else None)
+            self._front.attach(log.attached_goal)
         turn = log.state.open_turn
         if self._home.job is not None and stamped and (turn is None or not turn.steers):
             self._home.job.signal.clear()
@@ -254,68 +248,32 @@ class ThreadActor:
     # -- effects -----------------------------------------------------------------------------------------------------
 
     def _perform(self, effects: Iterable[c.Effect], payload: Any) -> None:
-        job = self._home.job
         for effect in effects:
             match effect:
                 case c.StartJob() | c.StartCompaction():
-                    self._start(effect)
+                    self._front.start(effect, self._resident, self._nursery, self._goal_note)
                 case c.Answer() | c.Remember():
                     self._home.desk.take(effect)
                     self._retake = True
                 case c.SetMode(mode):
                     self._services.policy_modes.threads[self._home.thread_id] = mode
                 case c.CancelJob(reason):
-                    assert job is not None
-                    job.cancel(reason)
-                    self._slot = attrs.evolve(self._slot, phase=Phase.CLOSING)
+                    self._front.job.cancel(reason)
+                    self._front.close()
                 case c.PreemptStep():
-                    assert job is not None
-                    job.signal.notify()
+                    self._front.job.signal.notify()
                 case c.EndTurn(turn_id):
-                    self._slot = attrs.evolve(self._slot, phase=Phase.CLOSING)
+                    self._front.close()
                     self._end_turn(turn_id, payload)
                 case c.FreeSlot():
-                    self._free(payload)
+                    self._front.free(payload)
+                    self._retake = True
                 case c.ContinueLater(after):
-                    self._continues_after = after
-                    self._nursery.start_soon(self._continue_later, after)
+                    self._front.continue_later(after, self._nursery)
                 case c.Publish(event, turn_id):
                     self._services.publish_live(event, self._home.thread_id, turn_id, "thread")
                 case _:
                     assert_never(effect)
-
-    def _start(self, admitted: c.StartJob | c.StartCompaction) -> None:
-        """Put a job into the slot and run it."""
-        log, plan, services = self._resident, admitted.plan, self._services
-        is_turn = isinstance(admitted, c.StartJob)
-        if is_turn:
-            services.accounting.totals(self._home.thread_id).begin_turn(plan.turn_id)
-        job = self._home.job = Job(plan.turn_id, is_turn=is_turn)
-        engine = services.engine_facts[plan.provider]
-        attached = trio.current_time() if log.attached_goal is not None else None
-        phase = Phase.RUNNING if is_turn else Phase.COMPACTING
-        self._slot = Slot(phase, plan.turn_id, engine.target, engine.capabilities.image_input, attached, plan.continues)
-        self._home.last_plan = plan if is_turn else self._home.last_plan
-        if services.lifecycle.drain_reason is not None:
-            job.cancel(services.lifecycle.drain_reason)
-            services.lifecycle.interrupted.add(plan.turn_id)
-        runner = make_runner(
-            admitted,
-            job,
-            log,
-            self._port,
-            self._view(),
-            services,
-            goal_note=lambda: goal_note(log.state, self._facts()),
-        )
-        self._nursery.start_soon(self._run_job, job, runner)
-
-    async def _run_job(self, job: Job, runner: Runner) -> None:
-        """Run a job and give its last word to this incarnation; if it can't be taken, hydration closes the turn."""
-        with cancel_alone():
-            outcome = await runner.run()
-        with suppress(ActorCrashed):
-            await self._port.deliver(c.JobEnded(job.turn_id, outcome))
 
     def _end_turn(self, turn_id: str, payload: Any) -> None:
         """The turn's terminal event is stored: those who wait for it, and the hooks, are told."""
@@ -330,20 +288,6 @@ class ThreadActor:
         ended = self._home.desk.ended(outcome_of(turn_id, entry, entry.terminal))
         tell = partial(self._services.publish_live, thread_id=self._home.thread_id, turn_id=None, source="hook")
         self._services.hooks.turn_ended(ended, tell)
-
-    async def _continue_later(self, after: str) -> None:
-        """Ask this incarnation to go on with the goal, behind all that was asked of it before."""
-        plan = self._home.last_plan
-        directory = None if plan is None else plan.workspace
-        with suppress(ActorCrashed):
-            await self._port.deliver(c.ContinueGoal(turn_id=new_id(), after=after, existing_directory=directory))
-
-    def _free(self, payload: Any) -> None:
-        outcome = payload.outcome if isinstance(payload, c.JobEnded) else None
-        self._home.desk.free(outcome if isinstance(outcome, c.CompactionEnded) else None)
-        self._home.job = None
-        self._slot = Slot()
-        self._retake = True
 
     # -- residence ---------------------------------------------------------------------------------------------------
 
@@ -390,7 +334,7 @@ class ThreadActor:
         if job is not None:
             job.cancel("archive")
             if not job.sealed:
-                self._slot = attrs.evolve(self._slot, phase=Phase.CLOSING)
+                self._front.close()
             self._defer(request)
             return
         thread_id, store = self._home.thread_id, self._services.store
@@ -418,7 +362,7 @@ class ThreadActor:
         return Facts(
             now=utc_now(),
             time=trio.current_time(),
-            slot=self._slot,
+            slot=self._front.slot,
             cause=None if job is None else job.told,
             draining=services.lifecycle.draining,
             config=services.config,
@@ -427,12 +371,12 @@ class ThreadActor:
             tool_names=services.toolbox.tools,
             policy_mode=services.policy_modes.of(self._home.thread_id),
             last_plan=self._home.last_plan,
-            continues_after=self._continues_after,
+            continues_after=self._front.continues_after,
             terms=self._home.desk.terms,
         )
 
-    def _view(self) -> View:
-        return self._resident.view(self._slot.target, images=self._slot.images)
+    def _goal_note(self) -> str | None:
+        return goal_note(self._resident.state, self._facts())
 
     @property
     def _resident(self) -> ThreadLog:

@@ -20,6 +20,7 @@ from roder_trio.actors._supervisor import flatten
 from roder_trio.actors._turn import TurnFailure, TurnScope
 from roder_trio.actors.step import SamplingStep, sampling_attempt
 from roder_trio.errors import ActorCrashed, AppendOutcomeUnknown, ProviderFailure, StorageError
+from roder_trio.logic.compaction import OVERFLOWS
 from roder_trio.logic.output import NOT_THE_END, not_taken, takes_format
 from roder_trio.logic.retry import RetrySeries
 from roder_trio.logic.tool.ids import SortedCalls
@@ -35,11 +36,14 @@ from roder_trio.schema.command import (
     TakeSteers,
     ToolResultsDone,
 )
-from roder_trio.schema.event import LimitReached, RetryScheduled
+from roder_trio.schema.event import ContextLimitRecovered, LimitReached, RetryScheduled
 from roder_trio.schema.inference import InferenceRequest, TurnContext
 from roder_trio.schema.transcript import ProviderMetadata, ToolCall, ToolResult, TranscriptItem
 
 log = logging.getLogger(__name__)
+
+MAX_RECOVERIES = 2
+"""How often in a turn a request may turn out to be too large for its model."""
 
 
 @attrs.define(eq=False)
@@ -53,6 +57,8 @@ class TurnJob:
     _settle_error: StorageError | None = attrs.field(init=False, default=None)
     """A step's usage could not be settled."""
     _model_calls: int = attrs.field(init=False, default=0)
+    _recoveries: int = attrs.field(init=False, default=0)
+    """How often the window was made smaller because a request was too large."""
     _calls: TurnCalls = attrs.field(init=False)
     _answer: StructuredAnswer | None = attrs.field(init=False, default=None)
     _steers_seen: int = attrs.field(init=False, default=0)
@@ -123,6 +129,8 @@ class TurnJob:
             if sampled.preempted:
                 await self._next_round(sampled, StepEnded(scope.turn_id, self._leftover))
                 series = self._begin_step()
+            elif sampled.failure is not None and sampled.failure.kind in OVERFLOWS:
+                series = await self._recover(sampled.failure, sampled)
             elif sampled.failure is not None:
                 series = await self._retry(sampled.failure, sampled, series)
             elif await self._complete(sampled):
@@ -315,6 +323,26 @@ class TurnJob:
         with signal.watch():
             await trio.sleep(wait)
         return series
+
+    async def _recover(self, overflow: ProviderFailure, sampled: SamplingStep) -> RetrySeries:
+        """Make the window smaller after a request that was too large. Raises the failure if that can't be done."""
+        scope, failed = self.scope, TurnFailure(str(overflow), overflow.kind.value)
+        if self._recoveries >= MAX_RECOVERIES:
+            raise failed from overflow
+        self._leftover = tuple(item for item in self._leftover if isinstance(item, ToolResult))
+        await self._next_round(sampled, StepEnded(scope.turn_id, self._leftover))
+        self._recoveries += 1
+        try:
+            recovery = await self._compaction.recover(self._recoveries)
+        except (StorageError, ActorCrashed):
+            raise
+        except Exception as error:
+            raise failed from flatten(error)
+        if recovery is not None:
+            if recovery.after >= recovery.before:
+                raise failed from overflow
+            scope.publish(ContextLimitRecovered(self._recoveries, recovery.before, recovery.after))
+        return self._begin_step()
 
     # -- how it ended ------------------------------------------------------------------------------------------------
 

@@ -123,15 +123,26 @@ def _make_decoder(cls: type) -> Callable[[Any, Any], Any]:
 
 
 def _make_tuple_decoder(cls: Any) -> Callable[[Any, Any], Any]:
-    part = get_args(cls)[0]
-    decode = converter.get_structure_hook(part)
+    parts = get_args(cls)
+    decoders = [(converter.get_structure_hook(part), part) for part in parts if part is not Ellipsis]
+    decode, part = decoders[0]
 
     def decode_tuple(value: object, _: object) -> tuple[Any, ...]:
-        if not isinstance(value, list):
-            raise TypeError(f"expected a list, not {type(value).__name__}")
-        return tuple([decode(element, part) for element in value])
+        return tuple([decode(element, part) for element in _list(value)])
 
-    return decode_tuple
+    def decode_fixed(value: object, _: object) -> tuple[Any, ...]:
+        elements = _list(value)
+        if len(elements) != len(decoders):
+            raise ValueError(f"expected {len(decoders)} elements, not {len(elements)}")
+        return tuple([decode(element, part) for element, (decode, part) in zip(elements, decoders, strict=True)])
+
+    return decode_tuple if Ellipsis in parts else decode_fixed
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"expected a list, not {type(value).__name__}")
+    return value
 
 
 def _is_tuple(cls: Any) -> bool:

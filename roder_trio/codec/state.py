@@ -25,7 +25,7 @@ from roder_trio.schema.thread import ExtensionStateRecord, ThreadMetadata
 from roder_trio.schema.transcript import ToolCall, TranscriptItem, UserMessage
 from roder_trio.schema.usage import ZERO_USAGE, TokenUsage
 
-FOLD_VERSION = 1
+FOLD_VERSION = 2
 
 NEWEST_READINGS = 32
 """How many attempts keep their own reading, in case a later one comes; the open turn's do too."""
@@ -99,6 +99,8 @@ class _Document:
     never_started: Ids = ()
     without_end: Ids = ()
     items: tuple[TranscriptItem, ...] = ()
+    results: tuple[tuple[str, int, int], ...] = ()
+    """Turn, index and position in the log of the tools' results."""
     dropped: int = 0
     earlier: UserMessage | None = None
     has_images: bool = False
@@ -136,6 +138,7 @@ def _document(hydration: Hydration) -> _Document:
         never_started=tuple([turn_id for turn_id, entry in state.turns.items() if not entry.started]),
         without_end=tuple([turn_id for turn_id, entry in state.turns.items() if not entry.ended]),
         items=tuple(history.items),
+        results=tuple([(*place, position) for place, position in history.results.items()]),
         dropped=history.dropped,
         earlier=history.earlier,
         has_images=history.has_images,
@@ -207,6 +210,7 @@ def _tuples(ids: dict[str, list[str]]) -> dict[str, Ids]:
 def _hydration(document: _Document, metadata: ThreadMetadata) -> Hydration:
     history = History(document.items, document.dropped, document.earlier)
     history.has_images = document.has_images
+    history.results = {(turn_id, index): position for turn_id, index, position in document.results}
     state = ThreadState(
         metadata,
         next_seq=document.next_seq,

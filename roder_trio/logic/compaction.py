@@ -5,7 +5,7 @@ native compaction: its staging starts empty on every attempt, holds at most one 
 is in the log before the commit. Failures of a provider are values here; who runs the compaction raises them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Literal, TypeAlias
 
@@ -19,15 +19,18 @@ from roder_trio.schema.inference import EngineTarget, ModelDescriptor
 from roder_trio.schema.transcript import ContextCompaction, ProviderMetadata, ToolCall, ToolResult, TranscriptItem
 
 __all__ = [
+    "Boundary",
     "Commit",
     "Compact",
     "Decision",
     "Declined",
     "Ending",
     "Fail",
+    "Kept",
     "Limits",
     "Nothing",
     "Proceed",
+    "Prune",
     "Retried",
     "Skip",
     "Staging",
@@ -44,6 +47,8 @@ __all__ = [
     "limits",
     "may_preempt",
     "measure",
+    "retained_before",
+    "retained_positions",
     "same_boundary",
     "size",
     "step",
@@ -55,6 +60,10 @@ __all__ = [
 COMPACTION_TYPES = ("compaction", "compaction_summary")
 RETRY_MARKER = "reliability_retry_attempt"
 UNSUPPORTED = "compaction_unsupported"
+NOTHING_TO_COMPACT = "nothing_to_compact"
+CANNOT_SHRINK = "cannot_shrink"
+OVERFLOWS = (ProviderFailureKind.CONTEXT_WINDOW_EXCEEDED, ProviderFailureKind.REQUEST_TOO_LARGE)
+"""Failures of a request that was too large for its model."""
 MAX_PREEMPTED_IN_A_ROW = 3
 _MAX_SLACK = 5_000
 _TARGET_FIELDS = ("dialect", "provider", "base_url")
@@ -86,18 +95,23 @@ def counts_for(item: TranscriptItem, target: EngineTarget | None = None) -> bool
     return all(item.payload.get(name) in (None, getattr(target, name)) for name in _TARGET_FIELDS)
 
 
-def retained_before(items: Sequence[TranscriptItem], position: int) -> list[TranscriptItem]:
-    """Return the items that the boundary at `position` retains: the nearest ones before it that are no boundary."""
+def retained_positions(items: Sequence[TranscriptItem], position: int) -> list[int]:
+    """Return where what the boundary at `position` retains stands: the nearest items before it that are no boundary."""
     boundary = items[position]
     missing = boundary.retained_count if isinstance(boundary, ContextCompaction) else 0
-    retained: list[TranscriptItem] = []
+    retained: list[int] = []
     while missing > 0 and position > 0:
         position -= 1
         if not is_boundary(items[position]):
-            retained.append(items[position])
+            retained.append(position)
             missing -= 1
     retained.reverse()
     return retained
+
+
+def retained_before(items: Sequence[TranscriptItem], position: int) -> list[TranscriptItem]:
+    """Return the items that the boundary at `position` retains."""
+    return [items[place] for place in retained_positions(items, position)]
 
 
 def trim_to_last_boundary(items: Sequence[TranscriptItem], target: EngineTarget | None = None) -> list[TranscriptItem]:
@@ -164,11 +178,16 @@ class Skip:
 
 
 @attrs.frozen
+class Prune:
+    """Old results of tools are shown as notices from now on; that will do."""
+
+
+@attrs.frozen
 class Compact:
     """Compact now."""
 
 
-Decision: TypeAlias = Nothing | Skip | Compact
+Decision: TypeAlias = Nothing | Skip | Prune | Compact
 
 
 def threshold(config_limit: int | None, descriptor: ModelDescriptor | None) -> int:
@@ -203,11 +222,13 @@ def decide(
     estimate: int,
     baseline: int | None = None,
     failed_before: bool = False,
+    prunes: Callable[[], bool] = lambda: False,
 ) -> Decision:
     """Decide whether to compact; the first rule that matches wins.
 
     `baseline` is the estimate of the window right after the boundary that heads it, None without one.
     `failed_before`: earlier in this turn an automatic compaction failed, or left the size at or over the threshold.
+    `prunes`: whether pruning suffices; it is asked only if all else says that something must be done.
     """
     if trigger != "auto":
         return Compact()
@@ -217,12 +238,32 @@ def decide(
         return Skip("failed_before")
     if baseline is not None and estimate < baseline + baseline_slack(threshold):
         return Skip("hysteresis")
-    return Compact()
+    return Prune() if prunes() else Compact()
 
 
 def may_preempt(preempted_in_a_row: int, *, threshold: int, size: int) -> bool:
     """Say if steers may preempt the next compaction: not for ever, while the window is still too large."""
     return preempted_in_a_row < MAX_PREEMPTED_IN_A_ROW or not threshold or size < threshold
+
+
+# -- what comes of it --------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Boundary:
+    """A boundary that is to be committed, how it was made, and how many items and tokens its window has."""
+
+    item: ProviderMetadata | ContextCompaction
+    strategy: str
+    item_count: int
+    tokens: int
+
+
+@attrs.frozen
+class Kept:
+    """The window stays as it is: `nothing_to_compact`, `cannot_shrink` or `compaction_unsupported`."""
+
+    reason: str
 
 
 # -- native compaction: one transaction --------------------------------------------------------------------------------

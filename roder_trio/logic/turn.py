@@ -14,6 +14,7 @@ from roder_trio.errors import ProviderFailure, ProviderFailureKind
 from roder_trio.logic.compaction import RETRY_MARKER, compaction_items, in_band_boundary, same_boundary, without_stored
 from roder_trio.logic.cost import with_attempt
 from roder_trio.logic.stop import finish_reason
+from roder_trio.logic.summary import INSTRUCTIONS
 from roder_trio.logic.thread.facts import View
 from roder_trio.schema import inference
 from roder_trio.schema.command import TurnPlan
@@ -24,6 +25,7 @@ from roder_trio.schema.transcript import (
     ReasoningSummary,
     ToolCall,
     TranscriptItem,
+    UserMessage,
     is_final_phase,
 )
 
@@ -238,6 +240,20 @@ def compaction_request(
         return request
     text = _joined(request.instructions.developer, hint.strip())
     return attrs.evolve(request, instructions=attrs.evolve(request.instructions, developer=text))
+
+
+def summary_request(
+    model: inference.ModelChoice, text: str, config: RuntimeConfig, *, thread_id: str
+) -> inference.InferenceRequest:
+    """Build a request for a summary: the summariser's instructions, one message, no tools."""
+    return inference.InferenceRequest(
+        model=model,
+        instructions=inference.Instructions(INSTRUCTIONS),
+        transcript=(UserMessage(text),),
+        tool_choice=inference.ToolChoice("none"),
+        runtime=inference.RequestRuntime(prompt_cache_key=thread_id, reliability=config.reliability),
+        metadata={"compaction_summary": True},
+    )
 
 
 def _joined(*texts: str | None) -> str | None:

@@ -8,17 +8,21 @@ counts for every engine, so nobody needs what stands before it and isn't retaine
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import overload
+from typing import TypeAlias, overload
 
 import attrs
 
 from roder_trio.logic.boundary import is_boundary
-from roder_trio.logic.compaction import counts_for, retained_before
+from roder_trio.logic.compaction import counts_for, retained_before, retained_positions
 from roder_trio.logic.estimate import Sums, strings, sums
+from roder_trio.logic.pruning import pruned
 from roder_trio.schema.inference import EngineTarget
 from roder_trio.schema.transcript import ContextCompaction, ProviderMetadata, ToolResult, TranscriptItem, UserMessage
 
 _NO_BOUNDARY = -1
+
+Place: TypeAlias = tuple[str, int]
+"""A turn, and the index of one of its items."""
 
 
 class Window(Sequence[TranscriptItem]):
@@ -72,12 +76,12 @@ class _Cut:
 class History:
     """The log of a thread, with the windows that its engines see.
 
-    Compares by its items. Only `append` and `drop_summarised` change it; what `items` and `boundaries` hold is not
-    changed from outside. `dropped` items of the log stand before `items` and are no longer held; `earlier` is the
+    Compares by its items. Only `append`, `prune` and `drop_summarised` change it; what `items` and `boundaries` hold is
+    not changed from outside. `dropped` items of the log stand before `items` and are no longer held; `earlier` is the
     newest user message among them.
     """
 
-    __slots__ = ("_by_head", "_by_target", "boundaries", "dropped", "earlier", "has_images", "items")
+    __slots__ = ("_by_head", "_by_target", "boundaries", "dropped", "earlier", "has_images", "items", "results", "said")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
@@ -90,6 +94,10 @@ class History:
         """Positions in `items`."""
         self.has_images = any(map(holds_images, self.items))
         """Whether any item of the log has images."""
+        self.said = last_user_message(self.items) or earlier
+        """The newest user message of the log."""
+        self.results: dict[Place, int] = {}
+        """Positions in the log of the tools' results that are held, by turn and index there."""
         self._by_head: dict[int, _Cut] | None = None
         self._by_target: dict[EngineTarget | None, _Cut] | None = None
 
@@ -105,10 +113,14 @@ class History:
     def __repr__(self) -> str:
         return f"History({self.items!r}{f', dropped={self.dropped}' if self.dropped else ''})"
 
-    def append(self, item: TranscriptItem) -> None:
-        """Add an item at the end; a boundary makes the windows new."""
+    def append(self, item: TranscriptItem, place: Place | None = None) -> None:
+        """Add an item at the end; a boundary makes the windows new. `place` is its turn, and its index there."""
+        if place is not None and isinstance(item, ToolResult):
+            self.results[place] = len(self)
         self.items.append(item)
         self.has_images = self.has_images or holds_images(item)
+        if isinstance(item, UserMessage):
+            self.said = item
         if is_boundary(item):
             self.boundaries.append(len(self.items) - 1)
             self._by_head = self._by_target = None
@@ -116,6 +128,24 @@ class History:
             measured = sums(item)
             for cut in self._by_head.values():
                 self._extend(cut, item, measured)
+
+    def prune(self, places: Iterable[Place]) -> None:
+        """Show notices instead of results from now on; the windows become new, and lists that views share stay."""
+        items = list(self.items)
+        for place in places:
+            position = self.results.get(place, -1) - self.dropped
+            result = items[position] if position >= 0 else None
+            if isinstance(result, ToolResult):
+                items[position] = pruned(result)
+        self.items = items
+        self._by_head = self._by_target = None
+
+    def places(self, target: EngineTarget | None = None) -> dict[int, Place]:
+        """Return turn and index of the results in the window of a target, by their places there."""
+        head, end = self.head(target), len(self.items)
+        shown = range(end) if head is None else [head, *retained_positions(self.items, head), *range(head + 1, end)]
+        known = {position - self.dropped: place for place, position in self.results.items()}
+        return {at: known[position] for at, position in enumerate(shown) if position in known}
 
     def drop_summarised(self) -> bool:
         """Drop what stands before the last summary and isn't retained by it; True if the log holds a summary.
@@ -125,10 +155,11 @@ class History:
         summaries = [position for position in self.boundaries if isinstance(self.items[position], ContextCompaction)]
         if not summaries:
             return False
-        first = _first_retained(self.items, summaries[-1])
+        first = min(retained_positions(self.items, summaries[-1]), default=summaries[-1])
         self.earlier = last_user_message(self.items[:first]) or self.earlier
         self.dropped += first
         self.items = self.items[first:]
+        self.results = {place: at for place, at in self.results.items() if at >= self.dropped}
         self.boundaries = _boundaries(self.items)
         self._by_head = self._by_target = None
         return True
@@ -203,16 +234,6 @@ class History:
 
 def _boundaries(items: Iterable[TranscriptItem]) -> list[int]:
     return [position for position, item in enumerate(items) if is_boundary(item)]
-
-
-def _first_retained(items: Sequence[TranscriptItem], summary: int) -> int:
-    """Return the position of the earliest item that the window behind a summary holds."""
-    missing = len(retained_before(items, summary))
-    first = summary
-    while missing:
-        first -= 1
-        missing -= not is_boundary(items[first])
-    return first
 
 
 def holds_images(item: TranscriptItem) -> bool:

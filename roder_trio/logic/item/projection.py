@@ -4,9 +4,8 @@ They are never stored: they are derived when the item is committed and again whe
 of the item and the seq of its last event, so neither depends on what this module projects.
 """
 
-from collections.abc import Iterable
-
-import attrs
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from roder_trio.logic.boundary import is_boundary
 from roder_trio.logic.item.number import ItemNumbers
@@ -40,14 +39,24 @@ def id_base(item: TranscriptItem) -> str | None:
 
 def event_count(item: TranscriptItem) -> int:
     """How many item events follow from `item`."""
-    return len(project(item, "", ""))
+    match item:
+        case transcript.UserMessage() | transcript.ErrorNote():
+            return 2
+        case (
+            transcript.AssistantMessage()
+            | transcript.ReasoningSummary()
+            | transcript.ToolCall()
+            | transcript.ToolResult()
+        ):
+            return 1
+    return 2 if is_boundary(item) else 0
 
 
 def project(item: TranscriptItem, turn_id: str, item_id: str) -> tuple[ItemEventKind, ...]:
     """Return the item events that follow from `item`, shown under `item_id`."""
     match item:
         case transcript.UserMessage(text, images):
-            return _whole(items.UserMessage(item_id, text, images))
+            return _whole(partial(items.UserMessage, item_id, text, images))
         case transcript.AssistantMessage(text, phase, interrupted):
             status = ItemStatus.INTERRUPTED if interrupted else ItemStatus.COMPLETED
             return (ItemCompleted(items.AgentMessage(item_id, text, phase, status)),)
@@ -59,17 +68,17 @@ def project(item: TranscriptItem, turn_id: str, item_id: str) -> tuple[ItemEvent
         case transcript.ToolResult():
             return (ItemCompleted(_ended(item, item_id)),)
         case transcript.ErrorNote(message):
-            return _whole(items.Error(item_id, message))
+            return _whole(partial(items.Error, item_id, message))
     if not is_boundary(item):
         return ()
     summary = item.summary if isinstance(item, transcript.ContextCompaction) else ""
-    return _whole(items.Compaction(item_id, summary))
+    return _whole(partial(items.Compaction, item_id, summary))
 
 
-def _whole(item: items.UserMessage | items.Error | items.Compaction) -> tuple[ItemEventKind, ...]:
+def _whole(make: Callable[..., items.UserMessage | items.Error | items.Compaction]) -> tuple[ItemEventKind, ...]:
     """An item that is there all at once: it starts and completes."""
-    started = attrs.evolve(item, status=ItemStatus.IN_PROGRESS)
-    return (ItemStarted(started), ItemCompleted(attrs.evolve(item, status=ItemStatus.COMPLETED)))
+    started, completed = make(status=ItemStatus.IN_PROGRESS), make(status=ItemStatus.COMPLETED)
+    return (ItemStarted(started), ItemCompleted(completed))
 
 
 def _ended(result: transcript.ToolResult, item_id: str) -> items.ToolExecution:

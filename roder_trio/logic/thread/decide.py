@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from roder_trio.errors import NoActiveTurn, ThreadNotFound
-from roder_trio.logic.thread import admission, goals, host, tools, turns
+from roder_trio.logic.thread import admission, compactions, goals, host, tools, turns
 from roder_trio.logic.thread.facts import Decision, Deferred, Facts
 from roder_trio.logic.thread.goals import read_goal
 from roder_trio.logic.thread.state import ThreadState
@@ -27,8 +27,9 @@ _HANDLERS: Mapping[type, Handler] = {
     c.StepEnded: turns.step_ended,
     c.FinalStep: turns.final_step,
     c.ToolResultsDone: turns.tool_results_done,
-    c.RecordCompaction: turns.record_compaction,
-    c.CommitCompaction: turns.commit_compaction,
+    c.RecordCompaction: compactions.record_compaction,
+    c.PruneContext: compactions.prune_context,
+    c.CommitCompaction: compactions.commit_compaction,
     c.JobEnded: turns.job_ended,
     c.RecordToolEvents: tools.record_tool_events,
     c.RequestApproval: tools.request_approval,
@@ -65,7 +66,7 @@ _OF_NO_THREAD: Mapping[type, Any] = {
 }
 
 
-_OF_THE_OPEN_TURN = (c.ItemsDone, c.TakeSteers, c.StepEnded, c.FinalStep, c.ToolResultsDone)
+_OF_THE_OPEN_TURN = (c.ItemsDone, c.TakeSteers, c.PruneContext, c.StepEnded, c.FinalStep, c.ToolResultsDone)
 
 
 def decide(state: ThreadState, payload: Any, facts: Facts) -> Decision | Deferred:

@@ -16,6 +16,7 @@ from roder_trio.schema.config import RuntimeConfig
 from roder_trio.schema.inference import EngineTarget, InferenceCapabilities, ModelDescriptor
 from roder_trio.schema.policy import PolicyMode, Verdict
 from roder_trio.schema.tool import ToolSpec
+from roder_trio.schema.transcript import UserMessage
 
 
 class Phase(enum.Enum):
@@ -143,3 +144,5 @@ class View:
     """The goal that the running turn is attached to."""
     has_images: bool = False
     """Whether any item of the log has images."""
+    said: UserMessage | None = None
+    """The newest user message of the log."""

@@ -20,6 +20,7 @@ from roder_trio.schema.event import (
     ContextCompactionFailed,
     ContextCompactionRecorded,
     ContextCompactionStarted,
+    ContextPruned,
     EventEnvelope,
     ExternalToolRequested,
     ExternalToolResolved,
@@ -181,10 +182,15 @@ def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
         case SteerAccepted() as event:
             if state.open_turn is not None and state.is_open(turn_id):
                 state.open_turn.steers.append(event)
-        case ContextCompactionStarted() as event:
-            state.compactions[event.compaction_id] = turn_id
-        case ContextCompactionRecorded() | ContextCompactionFailed() | ContextCompactionCancelled() as event:
-            state.compactions.pop(event.compaction_id, None)
+        case ContextPruned(places):
+            state.history.prune(places)
+        case (
+            ContextCompactionStarted()
+            | ContextCompactionRecorded()
+            | ContextCompactionFailed()
+            | ContextCompactionCancelled() as event
+        ):
+            _fold_compaction(state, turn_id, event)
         case ApprovalRequested() | ExternalToolRequested() | ApprovalResolved() | ExternalToolResolved() as event:
             _fold_request(state.open_turn, event)
         case GoalUpdated() | GoalCleared() | GoalTimeRecorded() as event:
@@ -195,6 +201,17 @@ def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
             state.metadata = attrs.evolve(state.metadata, **given)
         case _:
             pass  # usage stands on the board; unknown events of newer versions change nothing
+
+
+def _fold_compaction(
+    state: ThreadState,
+    turn_id: str | None,
+    event: ContextCompactionStarted | ContextCompactionRecorded | ContextCompactionFailed | ContextCompactionCancelled,
+) -> None:
+    if isinstance(event, ContextCompactionStarted):
+        state.compactions[event.compaction_id] = turn_id
+    else:
+        state.compactions.pop(event.compaction_id, None)
 
 
 def _fold_request(
@@ -246,7 +263,7 @@ def fold_appended(state: ThreadState, turn_id: str, event: TranscriptItemAppende
     """Take one transcript item into the state."""
     entry = state.turn(turn_id)
     entry.count = max(entry.count, event.index + 1)
-    state.history.append(event.item)
+    state.history.append(event.item, (turn_id, event.index))
     item = event.item
     if isinstance(item, ContextCompaction):
         state.history.drop_summarised()

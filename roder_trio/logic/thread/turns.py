@@ -9,18 +9,16 @@ from typing import assert_never
 
 import attrs
 
-from roder_trio.errors import NoActiveTurn, StaleWindow, SteerQueueFull, UnknownTurn
+from roder_trio.errors import NoActiveTurn, SteerQueueFull, UnknownTurn
 from roder_trio.logic.boundary import is_boundary
-from roder_trio.logic.compaction import compaction_items, has_open_call
-from roder_trio.logic.estimate import estimate
 from roder_trio.logic.thread import tools
+from roder_trio.logic.thread.compactions import in_band_recorded
 from roder_trio.logic.thread.draft import AppendItem, DiscardOpen, Draft, Emit
 from roder_trio.logic.thread.facts import DEFERRED, FROM_LOG, VIEW, Decision, Deferred, Facts, Phase
 from roder_trio.logic.thread.goals import at_turn_end, goes_on, pause_goal
 from roder_trio.logic.thread.state import ThreadState, TurnEntry
 from roder_trio.schema.command import (
     CancelJob,
-    CommitCompaction,
     CompactionEnded,
     ContinueLater,
     EndTurn,
@@ -34,7 +32,6 @@ from roder_trio.schema.command import (
     JobEnded,
     PreemptStep,
     Publish,
-    RecordCompaction,
     Steer,
     StepEnded,
     TakeSteers,
@@ -43,8 +40,6 @@ from roder_trio.schema.command import (
 )
 from roder_trio.schema.event import (
     ContextCompactionCancelled,
-    ContextCompactionFailed,
-    ContextCompactionRecorded,
     SteerAccepted,
     TerminalEvent,
     TurnCompleted,
@@ -165,24 +160,6 @@ def tool_results_done(state: ThreadState, report: ToolResultsDone, facts: Facts)
     return Decision((*_appended(report.turn_id, report.items), *_steers(state, facts)), reply=VIEW)
 
 
-def record_compaction(state: ThreadState, report: RecordCompaction, facts: Facts) -> Decision:
-    """Store that a compaction began, or ended without a boundary; one that has its end gets no other."""
-    match report.event:
-        case ContextCompactionFailed(known) | ContextCompactionCancelled(known) if known not in state.compactions:
-            return Decision(reply=VIEW)
-    return Decision((Emit(report.event, report.turn_id),), reply=VIEW)
-
-
-def commit_compaction(state: ThreadState, report: CommitCompaction, facts: Facts) -> Decision:
-    """Store a boundary. Raises StaleWindow if the log grew meanwhile, a call is open, or the compaction has ended."""
-    if report.compaction_id not in state.compactions:
-        raise StaleWindow
-    if len(state.history) != report.base or has_open_call(state.history.items):
-        raise StaleWindow
-    recorded = _recorded(report.compaction_id, report.strategy, report.item, report.duration)
-    return Decision((AppendItem(report.turn_id, report.item), Emit(recorded, report.turn_id)), reply=VIEW)
-
-
 def job_ended(state: ThreadState, report: JobEnded, facts: Facts) -> Decision:
     """Free the slot and, if it isn't stored yet, make the terminal event. An old job's late word is dropped."""
     if facts.slot.turn_id != report.turn_id:
@@ -260,20 +237,8 @@ def _appended(turn_id: str, items: Iterable[TranscriptItem]) -> tuple[Draft, ...
     for item in items:
         drafts.append(AppendItem(turn_id, item, live=True))
         if isinstance(item, ProviderMetadata) and is_boundary(item):
-            drafts.append(Emit(_recorded(_in_band_id(turn_id, item), "in_band", item, 0.0), turn_id))
+            drafts.append(Emit(in_band_recorded(turn_id, item), turn_id))
     return tuple(drafts)
-
-
-def _recorded(
-    compaction_id: str, strategy: str, boundary: TranscriptItem, duration: float
-) -> ContextCompactionRecorded:
-    return ContextCompactionRecorded(compaction_id, strategy, 1, estimate([boundary]), duration)
-
-
-def _in_band_id(turn_id: str, boundary: ProviderMetadata) -> str:
-    """Name a compaction that the provider made by itself: as it did, else after the turn."""
-    name = compaction_items(boundary.payload)[0].get("id")
-    return name if isinstance(name, str) and name else f"in-band-{turn_id}"
 
 
 def _steers(state: ThreadState, facts: Facts) -> tuple[Draft, ...]:

@@ -8,7 +8,7 @@ from roder_trio.schema.event import Event
 from roder_trio.schema.goal import GoalPatch
 from roder_trio.schema.policy import Verdict
 from roder_trio.schema.tool import ToolSpec
-from roder_trio.schema.transcript import ProviderMetadata, TranscriptItem
+from roder_trio.schema.transcript import ContextCompaction, ProviderMetadata, TranscriptItem
 
 
 @attrs.frozen
@@ -26,9 +26,26 @@ class CommitCompaction:
     turn_id: str
     compaction_id: str
     base: int
-    item: ProviderMetadata
+    item: ProviderMetadata | ContextCompaction
     strategy: str
     duration: float
+    item_count: int = 1
+    """Of the new window."""
+    tokens: int
+    """The estimate of the new window."""
+
+
+@attrs.frozen(kw_only=True)
+class PruneContext:
+    """Show notices instead of old results, if that brings a window of `size` below `threshold`.
+
+    `all_old` prunes whatever lies outside the newest step, and asks for nothing in return.
+    """
+
+    turn_id: str
+    size: int = 0
+    threshold: int = 0
+    all_old: bool = False
 
 
 @attrs.frozen

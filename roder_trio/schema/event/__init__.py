@@ -14,6 +14,8 @@ from roder_trio.schema.event.compaction import (
     ContextCompactionRecorded,
     ContextCompactionSkipped,
     ContextCompactionStarted,
+    ContextLimitRecovered,
+    ContextPruned,
 )
 from roder_trio.schema.event.runtime import (
     ItemsReset,
@@ -77,6 +79,8 @@ ThreadEvent: TypeAlias = (
     | TurnInterrupted
     | ThreadMetadataChanged
     | ContextCompactionStarted
+    | ContextLimitRecovered
+    | ContextPruned
     | ContextCompactionRecorded
     | ContextCompactionFailed
     | ContextCompactionCancelled
@@ -158,6 +162,8 @@ __all__ = [
     "ContextCompactionRecorded",
     "ContextCompactionSkipped",
     "ContextCompactionStarted",
+    "ContextLimitRecovered",
+    "ContextPruned",
     "Event",
     "EventEnvelope",
     "ExternalToolRequested",

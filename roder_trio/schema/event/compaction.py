@@ -18,6 +18,28 @@ class ContextCompactionStarted:
 
 
 @attrs.frozen
+class ContextPruned:
+    """From here on windows show notices instead of these results, each named by its turn and its index there."""
+
+    kind: ClassVar[str] = "context.pruned"
+    durable: ClassVar[bool] = True
+    items: tuple[tuple[str, int], ...]
+    tokens_before: int
+    tokens_after: int
+
+
+@attrs.frozen
+class ContextLimitRecovered:
+    """A request was too large for its model, and the window is smaller now; `attempt` counts those of the turn."""
+
+    kind: ClassVar[str] = "context.recovered"
+    durable: ClassVar[bool] = False
+    attempt: int
+    tokens_before: int
+    tokens_after: int
+
+
+@attrs.frozen
 class ContextCompactionRecorded:
     """A boundary was committed; counts are those of the new window, `duration` in seconds."""
 
