@@ -70,9 +70,7 @@ def test_without_an_active_goal_none_begins(patch):
 
 def test_an_exhausted_goal_begins_none_though_that_is_not_stored_yet():
     desk = after_turn(token_budget=10)
-    desk.slot = Slot(Phase.IDLE, "u")
-    desk.use(10)
-    desk.slot = Slot()
+    desk.state.opening_tokens = 10
     assert desk.state.goal is not None
     assert (desk.state.goal.status, desk.goal.status) == (GoalStatus.ACTIVE, GoalStatus.BUDGET_LIMITED)
     assert desk.decide(NEXT) == NOTHING
