@@ -114,6 +114,12 @@ async def test_outside_a_turn_they_do_nothing():
             await tool.run(None, {})
 
 
+async def test_arguments_that_no_schema_refuses_are_looked_at_again():
+    [create] = [tool for tool in goal_tools() if tool.spec.name == "create_goal"]
+    output = await create.ask(None, "u", {"objective": "   "})
+    assert (output.is_error, output.text.startswith("invalid arguments: objective")) == (True, True)
+
+
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 

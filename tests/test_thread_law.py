@@ -29,7 +29,7 @@ from roder_trio.schema.event import (
     TurnInterrupted,
     UsageRecorded,
 )
-from roder_trio.schema.goal import GoalPatch
+from roder_trio.schema.goal import GoalPatch, GoalStatus
 from roder_trio.schema.item import (
     AgentMessage,
     AgentMessageText,
@@ -161,6 +161,26 @@ class FoldIsLive(RuleBasedStateMachine):
         message, options = UserMessage(f"{text}."), c.TurnOptions(model=model)
         self.do(c.StartTurn(turn_id=self.fresh("u"), message=message, options=options), fails)
         self.step = Step("one")
+
+    @precondition(lambda self: self.desk.slot.phase is Phase.IDLE)
+    @rule(outdated=seldom, fails=seldom)
+    def go_on(self, outdated: bool, fails: bool) -> None:
+        goal, last = self.desk.goal, self.desk.state.last_turn_id
+        wanted = goal is not None and goal.status is GoalStatus.ACTIVE and not outdated
+        begun = self.do(c.ContinueGoal(turn_id=self.fresh("u"), after="another" if outdated else last), fails)
+        assert (begun is not None) == wanted
+        assert self.is_open() == (wanted and not fails)
+        if self.desk.state.open_turn is not None:
+            assert self.desk.state.open_turn.automatic
+            self.step = Step("one")
+
+    @precondition(is_open)
+    @rule(status=st.sampled_from(["complete", "blocked", "paused"]), how=st.integers(0, 2), fails=seldom)
+    def model_moves_the_goal(self, status: str, how: int, fails: bool) -> None:
+        change = (None, GoalPatch(objective="z"), GoalPatch(status=status))[how]
+        asks = c.AskGoal(turn_id=self.turn_id, goal_id=self.fresh("g"), patch=change, creates=how == 1)
+        answer = self.do(asks, fails)
+        assert fails or answer.goal == self.desk.goal
 
     @precondition(is_open)
     @rule(text=words, stops=seldom, fails=seldom)

@@ -164,7 +164,8 @@ class Desk:
             self.performed.append(effect)
             match effect:
                 case c.StartJob(plan):
-                    self.slot = Slot(Phase.RUNNING, plan.turn_id, attached_at=self.time if self.attached else None)
+                    attached_at = self.time if self.attached else None
+                    self.slot = Slot(Phase.RUNNING, plan.turn_id, attached_at=attached_at, continues=plan.continues)
                 case c.StartCompaction(plan):
                     self.slot = Slot(Phase.COMPACTING, plan.turn_id)
                 case c.CancelJob(reason):
