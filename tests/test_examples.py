@@ -45,6 +45,13 @@ EXPECTED = {
         "A owns the thread again: A answers again.",
         "completed 14\n  completed 14\n  interrupted 0\n  completed 14\n",
     ],
+    "long_thread.py": [
+        "2000 turns, 4",
+        "from UserMessage(text='What happened on day 1?'",
+        " summaries, the last of which left ",
+        "the window never held more than 4",
+        "What happened on day 2000?",
+    ],
     "approval.py": [
         "the model hears: sent 19 characters to ada@example.org",
         "the model hears: approval denied",
