@@ -1,5 +1,7 @@
 """Summaries by the thread's own model: who asks for one, what each ending of a draft comes to, who may preempt it."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
@@ -609,6 +611,43 @@ async def test_steady_steering_can_not_starve_a_summary(autojump_clock):
         assert list(ends_of(scene).values()) == [["Cancelled"]] * 3 + [["Recorded"]]
         (request,) = sampled(scene)
         assert [entry.text for entry in request.transcript[1:]] == ["3", "4"]
+
+
+class SlowToLeave(ScriptedEngine):
+    """Its streams take a while to close."""
+
+    def stream_turn(self, context: Any, request: Any) -> Any:
+        return self._slowly(super().stream_turn(context, request))
+
+    @asynccontextmanager
+    async def _slowly(self, block: Any) -> AsyncIterator[Any]:
+        async with block as stream:
+            yield stream
+            await trio.sleep(1)
+
+
+async def test_a_steer_that_comes_while_a_failed_draft_is_closed_counts_before_the_failure(autojump_clock):
+    engine = SlowToLeave([[U40, inference.Failed("no")], DRAFT, [DONE]])
+    async with with_goal(engine=engine, config=limit(1_000)) as scene:
+        await persist(scene, LONG)
+        turn_id = await scene.start()
+        await trio.sleep(0.5)
+        await scene.steer(turn_id, "first")
+        assert (await scene.wait(turn_id)).usage.total_tokens == 80
+        assert list(ends_of(scene).values()) == [["Cancelled"], ["Recorded"]]
+        assert [event.reason for event in scene.of(events.ContextCompactionCancelled)] == ["new_input"]
+
+
+async def test_a_steer_that_comes_while_a_whole_draft_is_closed_follows_the_summary(autojump_clock):
+    async with with_goal(engine=SlowToLeave([DRAFT, [DONE]]), config=limit(1_000)) as scene:
+        await persist(scene, LONG)
+        turn_id = await scene.start()
+        await trio.sleep(0.5)
+        await scene.steer(turn_id, "first")
+        assert (await scene.wait(turn_id)).status == "completed"
+        assert list(ends_of(scene).values()) == [["Recorded"]]
+        (made,) = summaries(await scene.history())
+        assert list(sampled(scene)[0].transcript) == [made, GO, transcript.UserMessage("first")]
 
 
 async def test_a_summary_of_a_window_that_grew_meanwhile_is_dropped(autojump_clock):

@@ -307,6 +307,14 @@ def test_of_too_many_bullets_the_first_of_a_user_and_the_newest_stay():
     assert 16_384 - 241 <= len(text.encode()) <= 16_384
 
 
+def test_a_first_user_among_the_newest_stands_where_it_stood():
+    head = [*[said(300)] * 190, UserMessage("the task"), said(9), UserMessage("more")]
+    count, *newest = summary.deterministic(head).splitlines()
+    assert count == f"- [{len(head) - len(newest)} entries left out]"
+    assert newest[-3:] == ["- user: the task", "- assistant: aaaaaaaaa", "- user: more"]
+    assert newest.count("- user: the task") == 1
+
+
 def test_without_a_user_among_them_the_newest_bullets_stay():
     text = summary.deterministic([AssistantMessage("x" * 300)] * 200)
     assert text.startswith("- [1")

@@ -5,6 +5,7 @@ the model asks for the chunks in order, each time after the first with the summa
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Final
 
 import attrs
@@ -182,18 +183,16 @@ def deterministic(head: Iterable[TranscriptItem]) -> str:
     room = _DETERMINISTIC
     if sum(byte_length(text) + 1 for text in texts) <= room:
         return "\n".join(texts)
-    kept = {first_user} if first_user is not None else set[int]()
-    room -= sum(byte_length(texts[place]) + 1 for place in kept) + byte_length(_omitted(len(texts))) + 1
-    for place in range(len(texts) - 1, -1, -1):
-        if place in kept:
-            continue
-        room -= byte_length(texts[place]) + 1
-        if room < 0:
-            break
-        kept.add(place)
-    shown = [texts[place] for place in sorted(kept)]
-    at = 1 if first_user is not None else 0
-    return "\n".join([*shown[:at], _omitted(len(texts) - len(kept)), *shown[at:]])
+    others = [place for place in range(len(texts) - 1, -1, -1) if place != first_user]
+    room -= byte_length(_omitted(len(texts))) + 1
+    room -= 0 if first_user is None else byte_length(texts[first_user]) + 1
+    used = accumulate(byte_length(texts[place]) + 1 for place in others)
+    newest = sorted(place for place, size in zip(others, used, strict=True) if size <= room)
+    omitted = _omitted(len(others) - len(newest))
+    if first_user is None or first_user > newest[0]:
+        alone = [] if first_user is None else [first_user]
+        return "\n".join([omitted, *(texts[place] for place in sorted([*alone, *newest]))])
+    return "\n".join([texts[first_user], omitted, *(texts[place] for place in newest)])
 
 
 def _omitted(count: int) -> str:
