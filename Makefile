@@ -1,19 +1,23 @@
 # make demo     a conversation through the command line, offline
 # make test     all tests, with coverage floors
+# make soak     stores killed at every append and at random, for as long as it takes; SOAK=... gives it options
 # make check    style, structured concurrency lints, types
-# make bench    measures beside other frameworks and writes bench/RESULTS.md; ONLY=W4,W7 some of it, QUICK=1 a trial
+# make bench    measures beside other frameworks and writes bench/RESULTS.md; ONLY=W4,W7 some, QUICK=1 a trial, PROFILE=1 a profile
 # Each makes .venv first, with any Python 3.11+ that is found; PYTHON=... names one.
 
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test soak check format bench clean
 
 demo: $(VENV)/.installed
 	BIN=$(BIN) sh examples/demo.sh
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n auto --cov --cov-report=
+
+soak: $(VENV)/.installed
+	$(BIN)/python -m tests.soak $(SOAK)
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -27,7 +31,7 @@ format: $(VENV)/.installed
 	$(BIN)/ruff format .
 
 bench: bench/.venv/.installed
-	bench/.venv/bin/python -m bench.run $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+	bench/.venv/bin/python -m $(if $(PROFILE),bench.stages,bench.run) $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
 bench/.venv/.installed: pyproject.toml bench/requirements.txt $(VENV)/.installed
 	[ -x bench/.venv/bin/python ] || $(BIN)/python -m venv bench/.venv

@@ -22,7 +22,7 @@ def report(found: dict[str, Runs]) -> str:
     parts = [
         _head(found),
         "## Budgets\n",
-        _table(("workload", "what", "budget", "measured", "holds"), _verdicts(found)),
+        table(("workload", "what", "budget", "measured", "holds"), _verdicts(found)),
     ]
     for name, runs in found.items():
         parts.append(_section(name, runs))
@@ -35,7 +35,7 @@ def _head(found: dict[str, Runs]) -> str:
     repetitions = " or ".join(f"{count} times" if count > 1 else "once" for count in sorted(counts))
     facts = {**latest["machine"], **{f"version of {name}": value for name, value in latest["versions"].items()}}
     quick = "\nThese are quick runs, to see that all works: their values say nothing.\n" if latest["quick"] else ""
-    return HEAD.format(repetitions=repetitions) + quick + "\n" + _table(("what", "which"), facts.items())
+    return HEAD.format(repetitions=repetitions) + quick + "\n" + table(("what", "which"), facts.items())
 
 
 def _verdicts(found: dict[str, Runs]) -> Iterable[tuple[str, ...]]:
@@ -57,7 +57,7 @@ def _section(name: str, runs: Runs) -> str:
     figures = ((figure, f"{median([run['figures'][figure] for run in runs]):.4g}") for figure in runs[0]["figures"])
     parts = [f"## {name}: {workload.TITLE}\n", (workload.__doc__ or "").strip() + "\n"]
     if runs[0]["figures"]:
-        parts.append(_table(("measured", "median"), figures))
+        parts.append(table(("measured", "median"), figures))
     parts += [f"{note}\n" for note in runs[0]["notes"]]
     missed = [one for one in workload.BUDGETS if not one.holds(median([run["checks"][one.name] for run in runs]))]
     floor = getattr(workload, "FLOOR", "")
@@ -82,6 +82,7 @@ def _word(budget: Budget, value: float) -> str:
     return "yes" if budget.holds(value) else f"misses by {budget.missed_by(value):.0f} %"
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
     lines = [" | ".join(heads), " | ".join("---" for _ in heads), *(" | ".join(row) for row in rows)]
     return "".join(f"| {line} |\n" for line in lines)

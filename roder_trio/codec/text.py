@@ -23,7 +23,8 @@ MAX_DEPTH = 200
 REFUSALS = (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
 """What a value that doesn't fit raises on its way."""
 
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+_DIGITS_ALIKE = bytes(ord("0") if chr(byte) in "0123456789" else ord(" ") for byte in range(256))
+_LONG_NUMBER = b"0" * 19
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
@@ -45,7 +46,7 @@ def parse_json(data: bytes | str) -> Any:
         value = orjson.loads(data)
         raw = data if isinstance(data, bytes) else data.encode()
         # orjson reads integers beyond 64 bits as floats
-        return json.loads(data) if _LONG_NUMBER.search(raw) else value
+        return json.loads(data) if _LONG_NUMBER in raw.translate(_DIGITS_ALIKE) else value
     except ValueError as error:
         raise DecodeError(f"not JSON: {error}") from error
 

@@ -10,6 +10,7 @@ without a row runs with cautious defaults.
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -76,13 +77,16 @@ class Catalog:
     @classmethod
     def load(cls, user_file: str | None = None) -> "Catalog":
         """Read the shipped file, and a user's over it. Raises ValueError that names the path and the key."""
-        shipped = files("roder_trio.providers").joinpath("catalog.toml")
-        providers, models = _read("catalog.toml", shipped.read_text(encoding="utf-8"))
-        if user_file is not None:
-            more_providers, more_models = _read(user_file, _text_of(user_file))
-            _merge(providers, more_providers)
-            _merge(models, more_models)
-        source = user_file or "catalog.toml"
+        if user_file is None:
+            return _shipped()
+        providers, models = _read_shipped()
+        more_providers, more_models = _read(user_file, _text_of(user_file))
+        _merge(providers, more_providers)
+        _merge(models, more_models)
+        return cls._of(user_file, providers, models)
+
+    @classmethod
+    def _of(cls, source: str, providers: dict[str, Row], models: dict[tuple[str, str], Row]) -> "Catalog":
         rows = [_provider(source, id, row) for id, row in providers.items()]
         rows.sort(key=lambda row: (row.sort_order, row.id))
         return cls(providers=tuple(rows), models=tuple(_model(*key, row) for key, row in models.items()))
@@ -111,6 +115,17 @@ class Catalog:
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _shipped() -> Catalog:
+    """The shipped file alone, read once: that takes longer than all else that opening a runtime does."""
+    return Catalog._of("catalog.toml", *_read_shipped())  # noqa: SLF001  # the same module
+
+
+def _read_shipped() -> tuple[dict[str, Row], dict[tuple[str, str], Row]]:
+    shipped = files("roder_trio.providers").joinpath("catalog.toml")
+    return _read("catalog.toml", shipped.read_text(encoding="utf-8"))
 
 
 def _text_of(path: str) -> str:

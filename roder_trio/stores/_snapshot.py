@@ -16,16 +16,23 @@ from roder_trio.schema.thread import (
 
 
 def snapshot_of(
-    metadata: ThreadMetadata, records: Sequence[StoredRecord], repairs: Iterable[StoreRepair] = ()
+    metadata: ThreadMetadata,
+    records: Sequence[StoredRecord],
+    repairs: Iterable[StoreRepair] = (),
+    *,
+    to_fold: bool = False,
 ) -> ThreadSnapshot:
-    """Return the snapshot of a thread with this log; it shares the records and copies none."""
+    """Return the snapshot of a thread with this log; it shares the records and copies none.
+
+    One that is only `to_fold` lacks the derived item events, which the fold derives itself.
+    """
     envelopes = [record for record in records if isinstance(record, EventEnvelope)]
     stored = [record for record in records if isinstance(record, ThreadItemEvent)]
     return ThreadSnapshot(
         metadata=metadata,
         turns=turns_of(metadata.thread_id, envelopes),
         events=envelopes,
-        item_events=merge(stored, envelopes),
+        item_events=stored if to_fold else merge(stored, envelopes),
         extension_states=[record for record in records if isinstance(record, ExtensionStateRecord)],
         repairs=repairs,
     )

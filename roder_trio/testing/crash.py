@@ -112,6 +112,7 @@ class Victims:
     def run(self, target: Callable[..., None], point: CrashPoint, *arguments: Any) -> bool:
         """Run `target(crash, *arguments)`; True if it died at the point, False if it ended.
 
+        A target that bounds the size of its files (RLIMIT_FSIZE, and SIGXFSZ at its default) dies in mid-write.
         Raises AssertionError if it fails, or hangs for 60 seconds.
         """
         if target.__module__ == "__main__":
@@ -122,7 +123,7 @@ class Victims:
         if not line:
             raise AssertionError("the process that victims are forked from has ended; what it printed tells why")
         code = int(line)
-        if code not in (0, -signal.SIGKILL):
+        if code not in (0, -signal.SIGKILL, -signal.SIGXFSZ):
             how = f"hung for {VICTIM_SECONDS:g} s" if code == -signal.SIGALRM else f"failed with exit code {code}"
             raise AssertionError(f"the victim at {point} {how}; what it printed tells more")
         return code != 0

@@ -24,7 +24,7 @@ BUSY_SECONDS = 5.0
 """How long one try waits for a foreign connection."""
 MAX_LOG_BYTES = 64 * 1024 * 1024
 """What the write-ahead log is cut back to."""
-LOG_PAGES = 2048
+LOG_PAGES = 4096
 """Pages in the write-ahead log from which a commit also moves them to the database."""
 
 Identity: TypeAlias = tuple[int, int] | None

@@ -71,7 +71,7 @@ def _stand(connection: sqlite3.Connection, thread_id: ThreadId) -> Stand | None:
             rows = connection.execute(BODIES, (active.number, CREATION)).fetchall()
     if hydration is None:
         log = read_log(thread_id, rows, active.last_position)
-        hydration = fold_snapshot(snapshot_of(metadata, log), metadata)
+        hydration = fold_snapshot(snapshot_of(metadata, log, to_fold=True), metadata)
     return Stand(hydration, active.number, active.last_position)
 
 

@@ -14,8 +14,8 @@ import attrs
 
 APPLICATION_ID = 0x726F6472
 
-PAGE_BYTES = 8192
-"""Larger than usual: records of some hundred bytes waste less of it."""
+PAGE_BYTES = 4096
+"""An append changes at least five pages and waits until the medium has them; in larger ones it waits for longer."""
 
 TABLES = (
     """CREATE TABLE thread (
