@@ -45,6 +45,12 @@ def texts(snapshot):
     return [envelope.event.item.text for envelope in snapshot.events]
 
 
+async def settled(store):
+    """Wait until no state is being kept."""
+    while store._renewals._running:  # noqa: ASYNC110  # nothing tells its end
+        await trio.sleep(0.001)
+
+
 def raw(path, statement, *values):
     """Run one statement on the file, as another program would."""
     connection = sqlite3.connect(path, isolation_level=None)

@@ -17,7 +17,7 @@ from roder_trio.cli.goal import goal_in, goal_patch
 from roder_trio.cli.report import goal_words
 from roder_trio.cli.terminal import Terminal
 from tests.loopback import HANG, STREAM, Server, call, delta, ending, refusal, serving
-from tests.program import at_terminal, journal
+from tests.program import journal
 from tests.test_cli import call as command
 from tests.test_cli import store, texts, thread_of
 from tests.test_cli_process import read_rest, read_until, start
@@ -249,8 +249,9 @@ async def test_ctrl_c_between_two_turns_pauses_the_goal(capsys: Capture, monkeyp
     assert len(server.requests) == 1
 
 
-async def test_ctrl_c_while_the_next_turn_begins_interrupts_it(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("prompt", [("go",), ()], ids=["the second", "the first"])
+async def test_ctrl_c_while_a_turn_begins_interrupts_it(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, prompt: tuple[str, ...]
 ) -> None:
     real = rt.Runtime.continue_goal
 
@@ -261,9 +262,11 @@ async def test_ctrl_c_while_the_next_turn_begins_interrupts_it(
         return turn_id
 
     monkeypatch.setattr(rt.Runtime, "continue_goal", press)
-    async with serving(says("First."), [STREAM, delta("Second"), HANG]) as server:
-        assert await command("run", "go", "--goal", "x", *flags(server)) == 1
-    assert "goal paused after 2 turns" in capsys.readouterr().err
+    hanging = [STREAM, delta("So far"), HANG]
+    async with serving(*([says("First.")] if prompt else []), hanging) as server:
+        assert await command("run", *prompt, "--goal", "x", *flags(server)) == 1
+    turns = "2 turns" if prompt else "1 turn"
+    assert f"goal paused after {turns}" in capsys.readouterr().err
 
 
 # -- the line that tells how far it is ---------------------------------------------------------------------------------
@@ -315,19 +318,32 @@ def test_the_line_fits_the_terminal_and_holds_no_control_character(monkeypatch: 
     assert err.getvalue() == "\ra[2Jb " + "x" * 13 + "\x1b[K"
 
 
-@posix
-async def test_at_a_terminal_the_line_is_shown_anew_while_the_model_is_silent(tmp_path: Path) -> None:
-    async with (
-        serving([STREAM, HANG]) as server,
-        at_terminal(
-            tmp_path, "run", "--goal", "prove it", "--budget", "500", *flags(server), "--store", "here", TERM="xterm"
-        ) as program,
-    ):
-        for _ in range(3):
-            await program.sees("\rturn 1, 0 of 500 tokens, 0:0")
-        program.process.send_signal(signal.SIGINT)
-        await program.sees("goal paused after 1 turn")
-        assert await program.end() == 1
+class Watched(Tty):
+    """Presses Ctrl-C once `words` were shown so many times."""
+
+    def __init__(self, words: str, count: int) -> None:
+        super().__init__()
+        self.words, self.count = words, count
+
+    def write(self, text: str) -> int:
+        self.count -= self.words in text
+        if self.count == 0:
+            self.count = -1
+            signal.raise_signal(signal.SIGINT)
+        return super().write(text)
+
+
+async def test_the_line_is_shown_at_each_turn_and_anew_while_the_model_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    out, err = Tty(), Watched("\rturn 1, 0 of 500 tokens, 0:0", 4)
+    monkeypatch.setattr(Terminal, "standard", lambda: Terminal(out, err))
+    monkeypatch.setattr("roder_trio.cli.pursuit.TICK", 0.01)
+    async with serving([STREAM, HANG]) as server:
+        assert await command("run", "--goal", "prove it", "--budget", "500", *flags(server)) == 1
+    assert "goal paused after 1 turn" in err.getvalue()
+    assert out.getvalue() == ""
 
 
 def test_a_goal_in_words() -> None:

@@ -13,8 +13,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 import roder_trio as rt
 from roder_trio import events, goals
-from tests.goal_support import BUSY, Status
-from tests.ledger_support import AGAIN, as_if_killed, cold, patch, with_goal
+from tests.goal_support import BUSY, Cause, Status
+from tests.ledger_support import AGAIN, Cold, as_if_killed, cold, patch, with_goal
+from tests.log_laws import tokens_of_goal
 from tests.turn_support import DONE, STILL, Scene, call, failure, say, settings, used
 
 statuses = st.sampled_from([None, "active", "paused", "blocked", "usage_limited", "complete"])
@@ -147,12 +148,36 @@ async def play(script: list[tuple[str, Any]], goals_config: rt.GoalConfig) -> No
         for name, value in script:
             await game.act(name, value)
             if game.turn_id is None:
-                assert (await cold(scene.store, scene.id)).goal == await scene.runtime.thread_goal_get(scene.id)
+                check_log(await cold(scene.store, scene.id), await scene.runtime.thread_goal_get(scene.id))
             if name == "kill":
                 killed = await as_if_killed(scene.store, scene.id)
                 before = await scene.runtime.thread_goal_get(scene.id)
                 compare_killed(before, (await cold(killed, scene.id)).goal)
         check_turns(scene)
+
+
+def check_log(again: Cold, live: goals.Goal | None) -> None:
+    """The goal that a log gives is the live one; what attempts used that were begun for it is what it used.
+
+    A turn that began with a goal which nobody changed meanwhile was charged to it whole.
+    """
+    assert again.goal == live
+    log = again.snapshot.events
+    if live is not None:
+        assert live.tokens_used == tokens_of_goal(log, live.goal_id)
+    goal_id: str | None = None
+    attached: dict[str, str] = {}
+    for envelope in log:
+        match envelope.event:
+            case events.GoalUpdated(goal, cause):
+                goal_id = goal.goal_id if goal.status is Status.ACTIVE else None
+                attached = attached if cause is Cause.BUDGET else {}
+            case events.GoalCleared():
+                goal_id, attached = None, {}
+            case events.TurnStarted() if goal_id is not None:
+                attached = {str(envelope.turn_id): goal_id}
+            case events.UsageRecorded() as record if record.turn_id in attached:
+                assert record.goal_id == attached[record.turn_id]
 
 
 def check_turns(scene: Scene) -> None:

@@ -7,7 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 import roder_trio as rt
-from roder_trio import events, goals, inference, stores, transcript
+from roder_trio import codec, events, goals, inference, stores, transcript
 from roder_trio.providers.scripted import NEVER_ENDS
 from roder_trio.testing import FaultyStore
 from tests.ledger_support import as_if_killed, boundary, cold, goal_of, meta, patch, total, used_and_status, with_goal
@@ -178,6 +178,16 @@ async def test_a_goal_survives_the_archive(autojump_clock):
         await scene.runtime.archive_thread(scene.id)
         await scene.runtime.unarchive_thread(scene.id)
         assert await goal_of(scene) == goal
+
+
+@pytest.mark.parametrize("broken", [b'"done"', b'"Active"', b"null", b"7"])
+async def test_a_stored_goal_that_can_not_be_read_is_damage_and_never_no_goal(autojump_clock, broken):
+    async with with_goal() as scene:
+        [stored] = [e for e in (await scene.snapshot()).events if isinstance(e.event, events.GoalUpdated)]
+    text = codec.encode_record(stored)
+    assert codec.decode_record(text) == stored
+    with pytest.raises(codec.DecodeError, match="status"):
+        codec.decode_record(text.replace(b'"active"', broken))
 
 
 # -- budget ------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from roder_trio.stores import _sql_record, export_thread
 from roder_trio.stores.sqlite import kept
 from roder_trio.testing._sample import Sample
 from tests.kept_states import fingerprint
-from tests.sqlite_support import Flaw, error_of, fill, opened, raw
+from tests.sqlite_support import Flaw, error_of, fill, opened, raw, settled
 
 KEPT = "SELECT position, fold_version FROM checkpoint"
 
@@ -40,12 +40,6 @@ def turn(sample, name, fillers=0):
         sample.item(transcript.AssistantMessage(f"answer {name}"), name),
         sample.envelope(TurnCompleted(TokenUsage(5, 2, 7), "stop"), name),
     ]
-
-
-async def settled(store):
-    """Wait until no renewal runs."""
-    while store._renewals._running:  # noqa: ASYNC110 - nothing tells its end
-        await trio.lowlevel.checkpoint()
 
 
 async def check_state(store, thread_id="t"):

@@ -13,6 +13,11 @@ BUDGETS = (
     Budget("a turn less 3 durable appends", 0.8, "ms"),
 )
 APPEND = "durable append"
+FLOOR = (
+    "a turn has four changes that must be durable one after another: its thread, its opening, its usage, its end. "
+    "Each commit writes five pages (two tables, three indexes), where a peer writes two or three. What a turn spends "
+    "beside its commits is told in profile.md."
+)
 
 
 def measure(scale: Scale, folder: Path) -> Measured:

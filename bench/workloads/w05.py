@@ -12,6 +12,10 @@ from bench.ours import CONFIG, BenchEngine
 
 TITLE = "10,000 turns parked on a model call"
 BUDGETS = (Budget("memory of each", 15.0, "KiB"), Budget("all started", 3.0, "s"))
+FLOOR = (
+    "each parked turn is two tasks with their frames and seven cancel scopes of trio, each with two sets; "
+    "these are more than half of it."
+)
 
 
 def measure(scale: Scale, folder: Path) -> Measured:

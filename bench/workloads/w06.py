@@ -14,6 +14,7 @@ from bench.ours import CONFIG, BenchEngine
 
 TITLE = "10,000 idle hydrated threads (limit raised)"
 BUDGETS = (Budget("memory of each", 12.0, "KiB"),)
+FLOOR = "each thread is one task with its frames, a mailbox, and the state that later turns are decided by."
 
 
 def measure(scale: Scale, folder: Path) -> Measured:

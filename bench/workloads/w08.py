@@ -16,6 +16,10 @@ BUDGETS = (
     Budget("64 writers' appends a second / one writer's", 10.0, at_least=True),
 )
 WRITERS = 64
+FLOOR = (
+    "a commit of the store writes five pages, the bare one a page or two; beside that an append goes to the "
+    "writer's thread and back, encodes its records and folds the metadata. See profile.md."
+)
 
 
 def measure(scale: Scale, folder: Path) -> Measured:
