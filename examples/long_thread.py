@@ -45,9 +45,8 @@ async def main() -> None:
         print(f"{compactions} summaries, the last of which left {recorded.estimated_tokens} tokens")
         print(f"the window never held more than {largest} tokens; its limit is {LIMIT}")
         asked = [call.request for call in engine.calls if not call.request.metadata]
-        print(
-            f"the newest request held {len(asked[-1].transcript)} items, the last of them {asked[-1].transcript[-1]!r}"
-        )
+        window = asked[-1].transcript
+        print(f"the newest request held {len(window)} items, the last of them {window[-1]!r}")
 
 
 trio.run(main)

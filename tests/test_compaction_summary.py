@@ -1,26 +1,19 @@
 """Summaries by the thread's own model: who asks for one, what each ending of a draft comes to, who may preempt it."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
 
 import roder_trio as rt
 from roder_trio import compaction, events, inference, stores, transcript
 from roder_trio.logic import summary
 from roder_trio.providers.scripted import NEVER_ENDS, ScriptedEngine
-from roder_trio.schema.inference import ModelDescriptor
 from roder_trio.schema.usage import Purpose
-from roder_trio.testing import FaultyStore
 from tests.ledger_support import (
     AGAIN,
     GO,
-    InstantStore,
-    boundary,
     cold,
     compact_calls,
     compactions,
@@ -29,50 +22,28 @@ from tests.ledger_support import (
     limit,
     meta,
     persist,
-    sealed,
     skips,
     stored_boundary,
     with_goal,
 )
-from tests.turn_support import DONE, Scene, failure, history_of, say, settings, used
-
-U40 = used(30, 10)
-MARKER = inference.ProviderMetadata({"kind": "reliability_retry_attempt"})
-SHORT = "goal: prove it"
-DRAFT = [U40, say(SHORT), DONE]
-TASK = transcript.UserMessage("t" * 100)
-RESULT = transcript.ToolResult("c", "look", "r" * 7_994)
-LONG: tuple[Any, ...] = (TASK, transcript.ToolCall("c", "look", "{}"), RESULT, transcript.AssistantMessage("a" * 300))
-"""2 100 tokens, which are four short lines."""
-OVERFLOW = failure("CONTEXT_WINDOW_EXCEEDED")
-
-
-def model(context_window: int | None) -> ModelDescriptor:
-    return ModelDescriptor(
-        provider="scripted", id="scripted", context_window=context_window, auto_compact_token_limit=0
-    )
-
-
-def drafts(scene: Scene) -> list[Any]:
-    """The requests for summaries, in order."""
-    calls = [call for call in scene.engine.calls if call.context.purpose is Purpose.SUMMARY]
-    return [call.request for call in calls]
-
-
-def sampled(scene: Scene) -> list[Any]:
-    calls = [call for call in scene.engine.calls if call.context.purpose is Purpose.SAMPLING]
-    return [call.request for call in calls]
-
-
-def summaries(history: list[Any]) -> list[transcript.ContextCompaction]:
-    return [entry for entry in history if isinstance(entry, transcript.ContextCompaction)]
-
-
-def quick(tokens: int | None = 1_000, **values: Any) -> rt.RuntimeConfig:
-    """Two attempts at each request, at once."""
-    values = {"provider_retry_max_attempts": 2, "provider_retry_initial_backoff": 0.0, **values}
-    return settings(auto_compact_token_limit=tokens, **values)
-
+from tests.summary_support import (
+    DRAFT,
+    LONG,
+    MARKER,
+    OVERFLOW,
+    RESULT,
+    SHORT,
+    TASK,
+    TOLD,
+    U40,
+    asked_lines,
+    drafts,
+    model,
+    quick,
+    sampled,
+    summaries,
+)
+from tests.turn_support import DONE, Scene, failure, say, used
 
 # -- what comes of a draft ---------------------------------------------------------------------------------------------
 
@@ -313,14 +284,6 @@ async def test_a_draft_that_is_rejected_is_billed_with_the_turn(autojump_clock, 
 
 # -- chunks ------------------------------------------------------------------------------------------------------------
 
-TOLD = tuple(transcript.AssistantMessage(f"{number} " + "a" * 1_900) for number in range(6))
-
-
-def asked_lines(scene: Scene) -> list[list[str]]:
-    """The numbers of the messages that each draft was asked about."""
-    questions = [request.transcript[0].text for request in drafts(scene)]
-    return [[line[11] for line in text.splitlines() if line.startswith("assistant: ")] for text in questions]
-
 
 async def test_a_long_head_is_summarised_in_chunks_each_with_the_summary_so_far(autojump_clock):
     steps = [[used(number), say(f"state {number}"), DONE] for number in (1, 2, 3)]
@@ -358,74 +321,6 @@ async def test_each_chunk_has_its_own_attempts(autojump_clock):
         await scene.run()
         assert len(scene.of(events.RetryScheduled)) == 3
         assert summaries(await scene.history())[0].summary == "state 3"
-
-
-# -- the provider's own compaction first -------------------------------------------------------------------------------
-
-UNSUPPORTED = failure("INVALID_REQUEST", cause="compaction_unsupported")
-DECLINED = {
-    "none": None,
-    "unsupported": UNSUPPORTED,
-    "late": [U40, UNSUPPORTED],
-    "window": [U40, boundary(), OVERFLOW],
-    "request": failure("REQUEST_TOO_LARGE"),
-}
-
-
-@pytest.mark.parametrize("native", DECLINED.values(), ids=DECLINED)
-@pytest.mark.parametrize("way", ["manual", "auto", "overflow"])
-async def test_a_summary_follows_a_native_compaction_that_can_not_be(autojump_clock, native, way):
-    first = [OVERFLOW] if way == "overflow" else []
-    config = quick(None if way == "overflow" else 1_000)
-    async with with_goal(*first, DRAFT, [DONE], compact=[native], config=config) as scene:
-        await persist(scene, LONG)
-        await (scene.runtime.compact_thread(scene.id) if way == "manual" else scene.run())
-        (made,) = summaries(await scene.history())
-        assert (made.summary, compact_calls(scene), len(drafts(scene))) == (SHORT, 1, 1)
-        assert list(ends_of(scene).values()) == [["Recorded"]]
-        billed = 80 if isinstance(native, list) else 40
-        assert (await meta(scene)).total_tokens == billed
-
-
-@pytest.mark.parametrize("kind", ["AUTHENTICATION", "INVALID_REQUEST", "QUOTA_EXCEEDED", "PROTOCOL", "CONTENT_FILTER"])
-@pytest.mark.parametrize("way", ["manual", "auto"])
-async def test_no_summary_follows_any_other_failure(autojump_clock, kind, way):
-    async with with_goal([DONE], compact=[failure(kind)], config=quick()) as scene:
-        await persist(scene, LONG)
-        if way == "auto":
-            await scene.run()
-        else:
-            with pytest.raises(rt.ProviderFailure):
-                await scene.runtime.compact_thread(scene.id)
-        assert (drafts(scene), list(ends_of(scene).values())) == ([], [["Failed"]])
-
-
-@pytest.mark.parametrize("native", [*DECLINED.values()], ids=DECLINED)
-@pytest.mark.parametrize("way", ["manual", "auto", "direct"])
-async def test_an_engine_that_requires_its_own_compaction_never_writes_a_summary(autojump_clock, native, way):
-    script = {"compact": [native], "requires_native_compaction": True, "config": quick()}
-    async with with_goal(**script) as scene:
-        await persist(scene, LONG)
-        if way == "auto":
-            assert (await scene.run()).status == "failed"
-        else:
-            history = await scene.history()
-            with pytest.raises(rt.ProviderFailure):
-                await (
-                    scene.runtime.compact_thread(scene.id)
-                    if way == "manual"
-                    else scene.runtime.compact_with_provider(scene.id, "bare", "scripted", "m", history)
-                )
-        assert (scene.engine.requests, compact_calls(scene)) == ([], 1)
-
-
-@pytest.mark.parametrize("native", [OVERFLOW, failure("REQUEST_TOO_LARGE")])
-async def test_a_compaction_in_the_callers_task_never_falls_back(autojump_clock, native):
-    async with with_goal(compact=[native], config=quick()) as scene:
-        await persist(scene, LONG)
-        with pytest.raises(rt.ProviderFailure):
-            await scene.runtime.compact_with_provider(scene.id, "bare", "scripted", "m", await scene.history())
-        assert drafts(scene) == []
 
 
 # -- what it leaves ----------------------------------------------------------------------------------------------------
@@ -505,269 +400,3 @@ async def test_hooks_hear_of_a_summary_as_of_any_compaction(autojump_clock):
     told = [e.event for e in snapshot.events if e.kind.startswith("compaction.")]
     assert [type(event).__name__[17:] for event in heard] == ["Started", "Recorded", "Started", "Failed"]
     assert heard == told
-
-
-# -- who may preempt it ------------------------------------------------------------------------------------------------
-
-
-class StuckAtTheDoor(ScriptedEngine):
-    """Its first stream never opens."""
-
-    def stream_turn(self, context: Any, request: Any) -> Any:
-        block = super().stream_turn(context, request)
-        return _Stuck() if len(self.calls) <= 2 else block
-
-
-class _Stuck:
-    async def __aenter__(self) -> Any:
-        await trio.sleep_forever()
-
-    async def __aexit__(self, *error: object) -> None:
-        await trio.lowlevel.checkpoint()
-
-
-PHASES = {
-    "opening": (StuckAtTheDoor, [DONE], 0),
-    "reading": (ScriptedEngine, [U40, say("so"), NEVER_ENDS], 40),
-    "back-off": (ScriptedEngine, [U40, failure()], 40),
-}
-phases = pytest.mark.parametrize(("kind", "first", "billed"), PHASES.values(), ids=PHASES)
-
-
-@phases
-async def test_a_steer_preempts_a_summary_at_once(autojump_clock, kind, first, billed):
-    engine = kind([first, DRAFT, [DONE]])
-    async with with_goal(engine=engine, config=limit(1_000, max_model_calls_per_turn=1)) as scene:
-        await persist(scene, LONG)
-        turn_id = await scene.start()
-        await wait_all_tasks_blocked()
-        began = trio.current_time()
-        await scene.steer(turn_id, "first")
-        outcome = await scene.wait(turn_id)
-        assert trio.current_time() == began
-        assert (outcome.status, outcome.usage.total_tokens) == ("completed", 40 + billed)
-        assert list(ends_of(scene).values()) == [["Cancelled"], ["Recorded"]]
-        assert [event.reason for event in scene.of(events.ContextCompactionCancelled)] == ["new_input"]
-        (request,) = sampled(scene)
-        (made,) = summaries(await scene.history())
-        assert list(request.transcript) == [made, transcript.UserMessage("first")]
-        assert engine.active == 0
-
-
-@phases
-@pytest.mark.parametrize("how", ["interrupt", "deadline", "manual"])
-async def test_whatever_else_ends_a_summary_leaves_the_log_as_it_was(autojump_clock, kind, first, billed, how):
-    engine = kind([first, DRAFT])
-    config = limit(1_000, turn_deadline=0.5 if how == "deadline" else None)
-    async with with_goal(engine=engine, config=config) as scene:
-        await persist(scene, LONG)
-        if how == "manual":
-            with trio.move_on_after(0.5) as scope:
-                await scene.runtime.compact_thread(scene.id)
-            assert scope.cancelled_caught
-            await wait_all_tasks_blocked()
-            assert await scene.history() == list(LONG)
-        else:
-            turn_id = await scene.start()
-            await wait_all_tasks_blocked()
-            if how == "interrupt":
-                await scene.interrupt(turn_id)
-            outcome = await scene.wait(turn_id)
-            ended = ("interrupted", None) if how == "interrupt" else ("failed", "deadline_timeout")
-            assert (outcome.status, outcome.error_kind) == ended
-            assert (await scene.history())[:5] == [*LONG, GO]
-        assert not any(map(compaction.is_boundary, await scene.history()))
-        assert len(ends_of(scene)) == 1
-        assert getattr(await meta(scene), "total_tokens", 0) == billed
-        assert engine.active == 0
-
-
-async def test_a_steer_between_two_chunks_opens_no_further_one(autojump_clock):
-    hold = trio.Event()
-    steps = [[say("state 1"), hold, DONE], DRAFT, DRAFT, DRAFT, [DONE]]
-    async with with_goal(*steps, config=limit(1_000), models=[model(2_000)]) as scene:
-        await persist(scene, TOLD)
-        turn_id = await scene.start()
-        await wait_all_tasks_blocked()
-        await scene.steer(turn_id, "first")
-        outcome = await scene.wait(turn_id)
-        assert (outcome.status, asked_lines(scene)[:2]) == ("completed", [["0", "1"], ["0", "1"]])
-
-
-async def test_steady_steering_can_not_starve_a_summary(autojump_clock):
-    hold = trio.Event()
-    steps = [*[[U40, NEVER_ENDS]] * 3, [U40, say(SHORT), hold, DONE], [DONE]]
-    async with with_goal(*steps, config=limit(1_000)) as scene:
-        await persist(scene, LONG)
-        turn_id = await scene.start()
-        for number in range(1, 5):
-            await wait_all_tasks_blocked()
-            await scene.steer(turn_id, str(number))
-        await wait_all_tasks_blocked()
-        assert list(ends_of(scene).values()) == [["Cancelled"]] * 3 + [[]]
-        hold.set()
-        outcome = await scene.wait(turn_id)
-        assert (outcome.status, outcome.usage.total_tokens) == ("completed", 160)
-        assert list(ends_of(scene).values()) == [["Cancelled"]] * 3 + [["Recorded"]]
-        (request,) = sampled(scene)
-        assert [entry.text for entry in request.transcript[1:]] == ["3", "4"]
-
-
-class SlowToLeave(ScriptedEngine):
-    """Its streams take a while to close."""
-
-    def stream_turn(self, context: Any, request: Any) -> Any:
-        return self._slowly(super().stream_turn(context, request))
-
-    @asynccontextmanager
-    async def _slowly(self, block: Any) -> AsyncIterator[Any]:
-        async with block as stream:
-            yield stream
-            await trio.sleep(1)
-
-
-async def test_a_steer_that_comes_while_a_failed_draft_is_closed_counts_before_the_failure(autojump_clock):
-    engine = SlowToLeave([[U40, inference.Failed("no")], DRAFT, [DONE]])
-    async with with_goal(engine=engine, config=limit(1_000)) as scene:
-        await persist(scene, LONG)
-        turn_id = await scene.start()
-        await trio.sleep(0.5)
-        await scene.steer(turn_id, "first")
-        assert (await scene.wait(turn_id)).usage.total_tokens == 80
-        assert list(ends_of(scene).values()) == [["Cancelled"], ["Recorded"]]
-        assert [event.reason for event in scene.of(events.ContextCompactionCancelled)] == ["new_input"]
-
-
-async def test_a_steer_that_comes_while_a_whole_draft_is_closed_follows_the_summary(autojump_clock):
-    async with with_goal(engine=SlowToLeave([DRAFT, [DONE]]), config=limit(1_000)) as scene:
-        await persist(scene, LONG)
-        turn_id = await scene.start()
-        await trio.sleep(0.5)
-        await scene.steer(turn_id, "first")
-        assert (await scene.wait(turn_id)).status == "completed"
-        assert list(ends_of(scene).values()) == [["Recorded"]]
-        (made,) = summaries(await scene.history())
-        assert list(sampled(scene)[0].transcript) == [made, GO, transcript.UserMessage("first")]
-
-
-async def test_a_summary_of_a_window_that_grew_meanwhile_is_dropped(autojump_clock):
-    hold = trio.Event()
-    steps = [[U40, say(SHORT), hold, DONE], DRAFT, [DONE]]
-    async with with_goal(*steps, config=quick()) as scene:
-        await persist(scene, LONG)
-        turn_id = await scene.start()
-        await wait_all_tasks_blocked()
-        await persist(scene, (transcript.AssistantMessage("from the host"),))
-        hold.set()
-        assert (await scene.wait(turn_id)).usage.total_tokens == 80
-        assert list(ends_of(scene).values()) == [["Cancelled"], ["Recorded"]]
-        assert [event.reason for event in scene.of(events.ContextCompactionCancelled)] == ["stale_window"]
-
-
-@pytest.mark.parametrize("how", ["steer", "interrupt"])
-async def test_what_comes_while_a_summary_is_committed_takes_effect_after_it(autojump_clock, how):
-    hold = trio.Event()
-
-    async def before(number: int, thread_id: str, records: Any) -> None:
-        if any(record.kind == "compaction.recorded" for record in records):
-            await hold.wait()
-
-    store = FaultyStore(InstantStore(), before=before)
-    async with with_goal(DRAFT, [DONE], store=store, config=quick()) as scene:
-        await persist(scene, LONG)
-        turn_id = await scene.start()
-        await wait_all_tasks_blocked()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(scene.steer if how == "steer" else scene.interrupt, turn_id)
-            await wait_all_tasks_blocked()
-            hold.set()
-        outcome = await scene.wait(turn_id)
-        assert list(ends_of(scene).values()) == [["Recorded"]]
-        assert outcome.status == ("completed" if how == "steer" else "interrupted")
-        assert len(sampled(scene)) == (how == "steer")
-
-
-async def test_a_commit_that_can_not_be_stored_fails_the_turn_and_writes_no_boundary(autojump_clock):
-    async def before(number: int, thread_id: str, records: Any) -> None:
-        if any(record.kind == "compaction.recorded" for record in records):
-            raise rt.StorageError("full")
-
-    store = FaultyStore(stores.MemoryThreadStore(), before=before)
-    async with with_goal(DRAFT, store=store, config=quick()) as scene:
-        await persist(scene, LONG)
-        outcome = await scene.run()
-        assert (outcome.status, outcome.error_kind, outcome.usage.total_tokens) == ("failed", "storage", 40)
-        assert summaries(await scene.history()) == []
-        assert list(ends_of(scene).values()) == [["Failed"]]
-
-
-# -- pruning in a turn -------------------------------------------------------------------------------------------------
-
-
-def results(*sizes: int) -> tuple[Any, ...]:
-    pairs = [
-        (transcript.ToolCall(f"c{n}", "read_file", "{}"), transcript.ToolResult(f"c{n}", "read_file", "r" * size))
-        for n, size in enumerate(sizes)
-    ]
-    return tuple(entry for pair in pairs for entry in pair)
-
-
-def shown(request: Any) -> list[int]:
-    return [len(entry.result) for entry in request.transcript if isinstance(entry, transcript.ToolResult)]
-
-
-async def test_old_results_are_pruned_where_that_suffices(autojump_clock):
-    store = stores.MemoryThreadStore()
-    history = (TASK, *results(*(120_000,) * 4))
-    async with with_goal([AGAIN, DONE], [DONE], store=store, config=quick(115_200)) as scene:
-        await persist(scene, history)
-        assert (await scene.run()).status == "completed"
-        assert [shown(request) for request in sampled(scene)] == [[54, 54, 120_000, 120_000]] * 2
-        (pruned,) = scene.of(events.ContextPruned)
-        assert pruned.items == (("bare", 2), ("bare", 4))
-        assert pruned.tokens_before - pruned.tokens_after >= 20_000
-        assert (compactions(scene), (await scene.history())[:9]) == ([], list(history))
-    engine = ScriptedEngine([[DONE]])
-    async with rt.open_runtime(engines=[engine], store=store, config=quick(115_200)) as runtime:
-        await runtime.run_turn(scene.id, "cold")
-        assert shown(engine.requests[0]) == [54, 54, 120_000, 120_000]
-
-
-async def test_a_real_count_is_forgotten_once_results_were_pruned(autojump_clock):
-    steps = [used(200_000), say("x"), AGAIN, DONE], [say("y"), AGAIN, DONE], [DONE]
-    async with with_goal(*steps, config=quick(160_000)) as scene:
-        await persist(scene, (TASK, *results(*(120_000,) * 4)))
-        await scene.run()
-        assert len(scene.of(events.ContextPruned)) == 1
-        assert (compactions(scene), len(sampled(scene))) == ([], 3)
-
-
-@pytest.mark.parametrize("why", ["too little", "required", "manual"])
-async def test_nothing_is_pruned_where_that_would_not_do(autojump_clock, why):
-    required = why == "required"
-    script = {"compact": [[boundary(), DONE]], "requires_native_compaction": required}
-    async with with_goal([DONE], config=quick(115_200 if required else 40_000), **script) as scene:
-        history = (TASK, *results(120_000, *(120_000 if required else 60_000,) * 3))
-        await persist(scene, history)
-        await (scene.runtime.compact_thread(scene.id) if why == "manual" else scene.run())
-        assert (scene.of(events.ContextPruned), list(ends_of(scene).values())) == ([], [["Recorded"]])
-        (request,) = scene.engine.compact_requests
-        assert shown(request) == [len(entry.result) for entry in history if isinstance(entry, transcript.ToolResult)]
-
-
-async def test_a_window_just_behind_its_boundary_is_neither_pruned_nor_compacted(autojump_clock):
-    async with with_goal([DONE], config=quick(8_000)) as scene:
-        await persist(scene, (TASK, sealed(7_300), *results(2_800)))
-        await scene.run()
-        assert (skips(scene), scene.of(events.ContextPruned)) == (["hysteresis"], [])
-
-
-async def test_a_pruned_window_is_summarised_as_it_is_shown(autojump_clock):
-    async with with_goal([DONE], DRAFT, [DONE], config=quick(115_200)) as scene:
-        await persist(scene, (TASK, *results(*(120_000,) * 4)))
-        await scene.run()
-        await scene.runtime.compact_thread(scene.id)
-        assert (
-            "result of read_file: [tool output pruned: read_file, 120000 bytes" in drafts(scene)[0].transcript[0].text
-        )
-    assert len(history_of((await cold(scene.store, scene.id)).snapshot)[2].result) == 120_000

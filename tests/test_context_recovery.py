@@ -24,7 +24,7 @@ from tests.ledger_support import (
     skips,
     with_goal,
 )
-from tests.test_compaction_summary import LONG, U40, drafts, model, quick, results, sampled, shown, summaries
+from tests.summary_support import LONG, U40, drafts, model, quick, results, sampled, shown, summaries
 from tests.turn_support import DONE, Scene, failure, folded_usage, say, used
 
 WINDOW, REQUEST = failure("CONTEXT_WINDOW_EXCEEDED"), failure("REQUEST_TOO_LARGE")
