@@ -6,13 +6,15 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 import roder_trio as rt
 from roder_trio.testing import Victims, open_victims
 from roder_trio.testing._sample import Sample
 from tests.soak import laws
-from tests.soak.diary import Append, Said, read_diary
-from tests.soak.flows import INTERVAL
+from tests.soak.diary import Append, Diary, Said, read_diary
+from tests.soak.flows import INTERVAL, STEP, Stage
 from tests.soak.schedule import PLACES, WRITES, Kill, Life, Schedule, Session, Task, random_schedule, swept, tasks_of
 from tests.soak.trial import Counts, Trial
 from tests.soak.worker import run_schedule, storage_of
@@ -57,6 +59,25 @@ def test_text_that_was_shown_is_stored_one_interval_later(victims: Victims, tmp_
     first, second = (read_diary(tmp_path / f"{number}.diary") for number in range(2))
     assert INTERVAL < first.said[-1].at <= first.clock
     assert INTERVAL < second.said[-1].at <= second.clock
+
+
+def test_time_stands_still_while_text_is_due(tmp_path: Path):
+    clock = MockClock()
+
+    async def talk() -> None:
+        stage = Stage(clock, Diary(tmp_path / "diary"))
+        stage.begin("t")
+        stage.show("t", "u", 5)
+        while trio.current_time() < INTERVAL:
+            await stage.turn_clock()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stage.turn_clock)
+            await wait_all_tasks_blocked()
+            assert trio.current_time() == INTERVAL
+            stage.store("t", 5)
+        assert trio.current_time() == INTERVAL + STEP
+
+    trio.run(talk, clock=clock)
 
 
 # -- the checks --------------------------------------------------------------------------------------------------------

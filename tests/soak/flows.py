@@ -1,7 +1,7 @@
 """The flows of the soak: those of the crash sweep, and turns whose text grows while a clock is turned by hand.
 
-Rules of the room: time goes on only where an engine turns it, and never past a checkpoint that is due: so what a death
-may lose of a text is known to the word, however slow the machine is.
+Rules of the room: time goes on only where an engine turns it, and never past text that is due and not stored, by a
+checkpoint or as a message: so what a death may lose of a text is known to the word, however slow the machine is.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -43,6 +43,7 @@ class Stage:
         self._stored[thread_id] = 0
 
     def end(self, thread_id: str) -> None:
+        """Note that the message is stored. Until then its text waits, even if its stream has ended."""
         self._shown.pop(thread_id, None)
         self._wake()
 
@@ -121,11 +122,8 @@ class TalkingEngine(CountingEngine):
         if not self.stalls:
             said.append(inference.Completed("stop"))
         self.stage.begin(context.thread_id)
-        try:
-            async with self.play(said, stalls=self.stalls) as stream:
-                yield Talk(stream, self.stage, context.thread_id, context.turn_id)
-        finally:
-            self.stage.end(context.thread_id)
+        async with self.play(said, stalls=self.stalls) as stream:
+            yield Talk(stream, self.stage, context.thread_id, context.turn_id)
 
 
 async def talk(runtime: rt.Runtime, engine: TalkingEngine, thread: str) -> None:

@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 import roder_trio as rt
-from roder_trio import ThreadStore, items
+from roder_trio import ThreadStore, events, items, transcript
 from roder_trio.logic.thread.hydration import Hydration
 from roder_trio.providers.catalog import Catalog
 from roder_trio.stores.postgres import kept as postgres_kept
@@ -47,6 +47,8 @@ class Witness(FaultyStore):
         self._crash.reach("after")
         self._diary.write("stored", number)
         self._cast.stage.store(thread_id, sum(map(_length, records)))
+        if any(map(_is_message, records)):
+            self._cast.stage.end(thread_id)
 
     async def load_state(self, thread_id: str) -> Hydration | None:
         return await self.inner.load_state(thread_id)
@@ -57,6 +59,13 @@ def _length(record: Any) -> int:
         case items.ThreadItemEvent(checkpoint=True, event=items.ItemDelta(delta=items.AgentMessageText(text))):
             return len(text)
     return 0
+
+
+def _is_message(record: Any) -> bool:
+    match record:
+        case rt.EventEnvelope(event=events.TranscriptItemAppended(item=transcript.AssistantMessage())):
+            return True
+    return False
 
 
 class Ticks(trio.abc.Instrument):
