@@ -149,6 +149,14 @@ async def test_a_model_that_a_turn_names_goes_to_the_first_engine_only() -> None
         assert tried(scene) == [("a", "special"), ("b", "b-1")]
 
 
+async def test_an_engine_that_takes_over_asks_its_default_model() -> None:
+    first, second = scripted("a", [failure("AUTHENTICATION")]), scripted("b", [say("hi"), DONE])
+    second.default_model = "b-9"  # type: ignore[attr-defined]
+    async with relay(first, second) as scene:
+        await scene.run()
+        assert tried(scene) == [("a", "scripted"), ("b", "b-9")]
+
+
 async def test_a_level_that_the_next_model_does_not_know_is_left_out() -> None:
     models = [ModelDescriptor(provider="b", id="b-1", supported_reasoning=("low",))]
     engines = [scripted("a", *[[failure("AUTHENTICATION")]] * 2), scripted("b", [DONE], [DONE], models=models)]

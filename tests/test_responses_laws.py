@@ -125,7 +125,10 @@ def renamed(item: dict[str, Any]) -> dict[str, Any]:
 
 def told_by(events: list[Any]) -> Any:
     texts = {kind: "".join(event.text for event in events if isinstance(event, kind)) for kind in SPOKEN}
-    calls = [(event.id, event.name, event.arguments) for event in events if isinstance(event, COMPLETIONS)]
+    calls = {
+        kind: [(event.id, event.name, event.arguments) for event in events if isinstance(event, kind)]
+        for kind in COMPLETIONS
+    }
     return texts, calls, events[-1]
 
 
