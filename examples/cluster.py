@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import trio
@@ -21,12 +22,12 @@ LEASE = 4.0
 """Seconds after which a dead owner's threads are free; short, so that nobody waits long here."""
 
 
-def answer(text: str) -> list[object]:
+def answer(text: str) -> list[Any]:
     usage = inference.Usage(rt.TokenUsage(prompt_tokens=10, completion_tokens=4, total_tokens=14))
     return [inference.MessageDelta(text), usage, inference.Completed("stop")]
 
 
-def opened(url: str, tenant: str, *steps: object, migrate: bool = False) -> AbstractAsyncContextManager[rt.Runtime]:
+def opened(url: str, tenant: str, *steps: Any, migrate: bool = False) -> AbstractAsyncContextManager[rt.Runtime]:
     """A runtime on the shared threads."""
     store = stores.PostgresThreadStore(url, tenant, lease_ttl=LEASE, migrate=migrate)
     return rt.open_runtime(engines=[providers.ScriptedEngine(steps)], store=store)
@@ -62,10 +63,17 @@ async def other_process(*arguments: str) -> AsyncIterator[trio.Process]:
             process.kill()
 
 
+async def tell(process: trio.Process, line: str) -> None:
+    """Say a line to the other process."""
+    assert process.stdin is not None
+    await process.stdin.send_all(f"{line}\n".encode())
+
+
 async def heard(process: trio.Process) -> None:
     """Show the next line that the other process says."""
     await trio.lowlevel.checkpoint()
     line = b""
+    assert process.stdout is not None
     while not line.endswith(b"\n"):
         line += await process.stdout.receive_some(1)
     print(line.decode(), end="")
@@ -77,10 +85,10 @@ async def main(url: str) -> None:
         async with opened(url, tenant, answer("A answers."), migrate=True) as runtime:
             thread_id = (await runtime.create_thread(title="Shared")).thread_id
             print("A owns the thread:", (await runtime.run_turn(thread_id, "Who is there?")).text)
-            await process.stdin.send_all(f"{thread_id}\n".encode())
+            await tell(process, thread_id)
             await heard(process)
         print("A has left")  # which released its threads
-        await process.stdin.send_all(b"\n")
+        await tell(process, "")
         await heard(process)
         await heard(process)
     print("B was killed")
@@ -96,6 +104,7 @@ async def main(url: str) -> None:
                 break
         print("A owns the thread again:", outcome.text)
         snapshot = await runtime.load_thread(thread_id)
+    assert snapshot is not None
     for turn in snapshot.turns:
         print(" ", turn.status.value, turn.usage.total_tokens if turn.usage else 0)
 
@@ -104,4 +113,7 @@ if __name__ == "__main__":
     given = sys.argv[1:] or [os.environ.get("RODER_TRIO_POSTGRES_URL", "")]
     if not given[0]:
         sys.exit(__doc__)
-    trio.run(work_elsewhere if given[1:] else main, *given)
+    if given[1:]:
+        trio.run(work_elsewhere, given[0], given[1])
+    else:
+        trio.run(main, given[0])

@@ -52,13 +52,15 @@ async def main(name: str = "scripted") -> None:
                     case events.GoalUpdated(goal=goal, cause=cause):
                         print(f"  the {cause.value} says: {goal.status.value}, {goal.token_budget} tokens at most")
                     case events.TurnCompleted() | events.TurnFailed() | events.TurnInterrupted():
-                        goal = await runtime.thread_goal_get(thread_id)
-                        print(f"  {goal.status.value}: {goal.tokens_used} of {goal.token_budget} tokens used")
-                        if goal.status is not goals.GoalStatus.ACTIVE:
+                        now = await runtime.thread_goal_get(thread_id)
+                        assert now is not None
+                        print(f"  {now.status.value}: {now.tokens_used} of {now.token_budget} tokens used")
+                        if now.status is not goals.GoalStatus.ACTIVE:
                             break
         snapshot = await runtime.load_thread(thread_id)
+        assert snapshot is not None
         for turn in snapshot.turns:
             print(*(item.text for item in turn.items if isinstance(item, transcript.AssistantMessage)))
 
 
-trio.run(main, *sys.argv[1:])
+trio.run(main, sys.argv[1] if sys.argv[1:] else "scripted")
