@@ -314,7 +314,8 @@ async def test_a_deadline_at_any_step_fails_the_turn_and_keeps_what_was_said(
         run: Run
 
         def jump(run: Run) -> None:
-            run.reached = not run.scene.resident.job.sealed
+            job = run.scene.resident.job
+            run.reached = job is not None and not job.sealed
             autojump_clock.jump(1000.0)
 
         async with opened(
