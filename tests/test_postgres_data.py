@@ -145,6 +145,11 @@ async def test_damage_is_told_with_its_place(database: str, tenant: str, damage:
         for call in (store.load_thread, store.load_state):
             with pytest.raises(rt.CorruptRecord, match=told):
                 await call("t")
+        if told != "metadata":
+            with pytest.raises(rt.CorruptRecord, match=told):
+                await store.load_events("t")
+        copied = await stores.copy_store(store, stores.MemoryThreadStore())
+        assert (list(copied.copied), "t" in copied.failed) == (["sound"], True)
         assert await store.load_thread("sound") is not None
         page = await store.list_threads()
         damaged = ("t",) if told == "metadata" else ()
@@ -163,6 +168,8 @@ async def test_damage_that_an_append_meets_stores_nothing(database: str, tenant:
         tables.run("DELETE FROM record WHERE tenant = %s AND position = 0", tenant)
         with pytest.raises(rt.CorruptRecord, match="creation"):
             await store.create_thread(Sample("t").metadata())
+        with pytest.raises(rt.CorruptRecord, match="creation"):
+            await store.read_log("t")
         assert tables.count("record") == 2
 
 

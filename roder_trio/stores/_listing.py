@@ -87,10 +87,11 @@ def page(
     return ThreadPage(threads=rows, next_cursor=following, damaged=sorted(damaged) if cursor is None else ())
 
 
-def log_position(cursor: str | None) -> int:
-    """The number that a cursor into a thread's log holds; 0 at its beginning. Raises InvalidCursor."""
+def log_position(cursor: str | None, last: int) -> int:
+    """The number that a cursor into a log of `last` records holds; 0 at its beginning. Raises InvalidCursor."""
     if cursor is None:
         return 0
-    if not isinstance(cursor, str) or not (cursor.isascii() and cursor.isdigit()) or len(cursor) > MAX_DIGITS:
+    written = isinstance(cursor, str) and cursor.isascii() and cursor.isdigit() and len(cursor) <= MAX_DIGITS
+    if not written or int(cursor) > last:
         raise InvalidCursor("The cursor was not made by this store; read the log from its beginning.")
     return int(cursor)

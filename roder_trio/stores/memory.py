@@ -193,7 +193,7 @@ class MemoryThreadStore(ThreadStore):
         thread = self._active.get(thread_id) or self._archived.get(thread_id)
         if thread is None:
             return None
-        records, end = thread.encoded(log_position(cursor))
+        records, end = thread.encoded(log_position(cursor, len(thread.records)))
         return LogPage(
             created=encode_creation(codec.encode_metadata(thread.created)),
             batches=[b"[" + b",".join(records) + b"]"] if records else [],
