@@ -248,11 +248,20 @@ async def test_reading_totals_waits_for_nothing(autojump_clock):
         assert (totals.thread, totals.turn("turn"), totals.goal("g")) == (total(12), total(12), 12)
 
 
-async def test_settling_a_settled_reading_still_is_a_checkpoint(autojump_clock):
-    async with books() as b:
+async def test_settling_a_settled_reading_still_lets_others_run(autojump_clock):
+    async with books() as b, trio.open_nursery() as nursery:
         b.open("a")
-        with trio.testing.assert_checkpoints():
-            await b.actor.settle("a")
+        b.open("b")
+        ran = trio.Event()
+
+        async def run() -> None:
+            ran.set()
+            await trio.lowlevel.checkpoint()
+
+        nursery.start_soon(run)
+        await b.actor.settle("a")
+        await b.actor.settle("b")
+        assert ran.is_set()
         with trio.testing.assert_checkpoints():
             await b.actor.drain()
 

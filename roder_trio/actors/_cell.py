@@ -5,8 +5,9 @@ the cell. Withdrawing one that is still queued means that nobody ever sees it. A
 so a caller who left is harmless.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
 from typing import Any
 
 import trio
@@ -50,17 +51,21 @@ class Request:
             raise self._error
         return self._value
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the request in hand: leaving by an exception answers it with ActorCrashed."""
+    def held(self) -> "Request":
+        """Hold the request in hand while a block runs: leaving it by an exception answers it with ActorCrashed."""
         self.in_hand = True
-        try:
-            yield
-        except BaseException as error:
+        return self
+
+    def __enter__(self) -> None:
+        """Begin the block."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
             crash = ActorCrashed()
             crash.__cause__ = error if isinstance(error, Exception) else None
             self.reject(crash)
-            raise
 
     def _settle(self, value: Any, error: BaseException | None) -> None:
         if self.settled:
@@ -93,7 +98,8 @@ class Mailbox:
 
     async def send(self, request: Request) -> Any:
         """Queue a request and wait for its answer, as `ask` does."""
-        await self.put(request)
+        if not self.put_nowait(request):
+            await self.put(request)
         return await request.answer()
 
     async def put(self, request: Request) -> None:
@@ -107,15 +113,25 @@ class Mailbox:
             request.resolve(None)
             raise ActorCrashed from None
 
+    def put_nowait(self, request: Request) -> bool:
+        """Queue a request if there is room. Raises ActorCrashed if the mailbox is closed."""
+        try:
+            self._send.send_nowait(request)
+        except trio.WouldBlock:
+            return False
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
+            request.resolve(None)
+            raise ActorCrashed from None
+        return True
+
     def post(self, payload: Any) -> bool:
         """Send a payload whose answer nobody waits for; False if the mailbox is full or closed."""
         request = self.request(payload)
-        try:
-            self._send.send_nowait(request)
-        except (trio.WouldBlock, trio.ClosedResourceError):
-            request.resolve(None)
-            return False
-        return True
+        with suppress(ActorCrashed):
+            if self.put_nowait(request):
+                return True
+        request.resolve(None)
+        return False
 
     async def take(self) -> Request:
         """Wait for the next request that still wants an answer."""
@@ -167,30 +183,35 @@ class Port:
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
-        self._pending: set[Request] = set()
+        self._pending: list[Request] = []
+        """Reports without an answer, and the newest."""
         self._closed = False
 
     async def report(self, payload: Any) -> Any:
         """Send a report and wait for its answer. Cancelling abandons the answer, not what is stored."""
-        if self._closed:
-            raise ActorCrashed
-        request = self._mailbox.request(payload)
-        self._pending.add(request)
-        try:
-            return await self._mailbox.send(request)
-        finally:
-            self._pending.discard(request)
+        return await self._mailbox.send(self._request(payload))
 
     async def deliver(self, payload: Any) -> None:
         """Send a report whose answer nobody waits for; once queued it is handled, whoever is cancelled."""
-        if self._closed:
-            raise ActorCrashed
-        request = self._mailbox.request(payload)
-        self._pending.add(request)
-        await self._mailbox.put(request)
+        await self._mailbox.put(self._request(payload))
+
+    def deliver_nowait(self, payload: Any) -> bool:
+        """As `deliver`, at once; False if the mailbox has no room."""
+        request = self._request(payload)
+        if self._mailbox.put_nowait(request):
+            return True
+        request.resolve(None)
+        return False
 
     def close(self) -> None:
         """Answer all reports under way with ActorCrashed, without waiting."""
         self._closed = True
-        for request in list(self._pending):
+        for request in self._pending:
             request.reject(ActorCrashed())
+
+    def _request(self, payload: Any) -> Request:
+        if self._closed:
+            raise ActorCrashed
+        request = self._mailbox.request(payload)
+        self._pending = [*(entry for entry in self._pending if not entry.settled), request]
+        return request

@@ -70,8 +70,10 @@ class Foreground:
         """Run a job and give its last word to this incarnation; if it can't be taken, hydration closes the turn."""
         with cancel_alone():
             outcome = await runner.run()
+        ended = c.JobEnded(job.turn_id, outcome)
         with suppress(ActorCrashed):
-            await self._port.deliver(c.JobEnded(job.turn_id, outcome))
+            if not self._port.deliver_nowait(ended):
+                await self._port.deliver(ended)
 
     def seal(self, *, sealed: bool) -> None:
         """Put the job out of reach while its turn's end is stored, or take that back."""

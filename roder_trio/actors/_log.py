@@ -109,13 +109,19 @@ class ThreadLog:
         """Have open text stored: at once if it is much (but not behind a failure), else when its time comes."""
         if at_once and self.live.checkpoint_due:
             self._post()
-        if not self._noted and self.live.has_unsaved_text:
+        if not self._noted and self.has_unsaved_text:
             self._noted = True
-            self._services.checkpoints.note(self._fell_due)
+            self._services.checkpoints.note(self)
 
-    def _fell_due(self) -> None:
+    @property
+    def has_unsaved_text(self) -> bool:
+        """Whether a message is open of which some text is to be stored."""
+        return not self._closed and self.live.has_unsaved_text
+
+    def fall_due(self) -> None:
+        """Have open text stored now."""
         self._noted = False
-        if not self._closed and self.live.has_unsaved_text:
+        if self.has_unsaved_text:
             self._post()
 
     def _post(self) -> None:

@@ -2,7 +2,8 @@
 
 `observe` is synchronous, so nothing can fall between a decoder and its slot. A slot holds an attempt's running total;
 what is newer replaces what waits. Records go down in one append per thread at a time, each in a task of its own, so a
-slow log delays no other. Slots and the board outlive a crash of the task.
+slow log delays no other; what is due is started where it is observed, the actor's own task waits for the rest. Slots
+and the board outlive a crash of the task.
 """
 
 import logging
@@ -48,6 +49,11 @@ class _Slot:
     def unsaved(self) -> bool:
         return self.stored < self.report
 
+    @property
+    def append_at(self) -> float:
+        """When the newest reading is to be stored."""
+        return self.retry_at if self.settling else max(self.retry_at, self.due_at)
+
     def record(self, now: datetime) -> EventEnvelope:
         attempt = self.attempt
         event = UsageRecorded(
@@ -90,7 +96,10 @@ class AccountingActor:
         self._threads: dict[str, list[_Slot]] = {}
         self._in_flight: set[str] = set()
         self._totals: dict[str, ThreadTotals] = {}
-        self._wake = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        """Where appends run, while the task does."""
+        self._timer = trio.CancelScope()
+        """What the task sleeps in; its deadline is when the next append falls due."""
         self._closed = False
 
     # -- the board -----------------------------------------------------------------------------------------------------
@@ -126,7 +135,7 @@ class AccountingActor:
         totals = self.totals(slot.attempt.thread_id)
         if totals.observe(attempt_id, usage):
             slot.report, slot.usage = totals.reading(attempt_id)
-            self._wake.set()
+            self._append_if_due(slot.attempt.thread_id)
 
     async def settle(self, attempt_id: str) -> TokenUsage:
         """Wait until all that was observed of an attempt is stored, close it, return its last reading.
@@ -159,40 +168,46 @@ class AccountingActor:
     async def _save(self, slot: _Slot) -> None:
         """Have the newest reading stored at once, and wait for that at most `usage_deadline`, under a shield."""
         slot.settling = True
-        self._wake.set()
+        self._append_if_due(slot.attempt.thread_id)
+        if not self._is_awaited(slot):
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return
         with trio.move_on_after(self._deadline, shield=True):
-            await trio.lowlevel.checkpoint()
-            while slot.unsaved and slot.refused is None and not self._closed:
+            while True:
                 slot.ended = slot.ended or trio.Event()
                 await slot.ended.wait()
+                if not self._is_awaited(slot):
+                    return
+
+    def _is_awaited(self, slot: _Slot) -> bool:
+        """Whether something of a slot isn't stored and still may be."""
+        return slot.unsaved and slot.refused is None and not self._closed
 
     # -- the task ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Store readings as they fall due, until cancelled."""
         self._in_flight.clear()
-        async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as self._nursery:
             while True:
-                self._wake = trio.Event()
-                with trio.move_on_at(self._start_due(nursery)):
-                    await self._wake.wait()
+                with trio.CancelScope() as self._timer:
+                    for thread_id in self._threads:
+                        self._append_if_due(thread_id)
+                    await trio.sleep_forever()
 
-    def _start_due(self, nursery: trio.Nursery) -> float:
-        """Start the appends that are due; return when the next one will be."""
+    def _append_if_due(self, thread_id: str) -> None:
+        """Start the append of what is due of a thread, or have the task wake when it will be."""
+        nursery, slots = self._nursery, self._threads.get(thread_id, ())
+        unsaved = [slot for slot in slots if slot.unsaved and slot.refused is None]
+        if not unsaved or thread_id in self._in_flight or nursery is None or nursery.cancel_scope.cancel_called:
+            return
         now = trio.current_time()
-        next_due = math.inf
-        for thread_id, slots in self._threads.items():
-            unsaved = [slot for slot in slots if slot.unsaved and slot.refused is None]
-            if not unsaved or thread_id in self._in_flight:
-                continue
-            due_at = {id(slot): max(slot.retry_at, -math.inf if slot.settling else slot.due_at) for slot in unsaved}
-            due = [slot for slot in unsaved if due_at[id(slot)] <= now]
-            if due:
-                self._in_flight.add(thread_id)
-                nursery.start_soon(self._append, thread_id, due)
-            else:
-                next_due = min(next_due, *due_at.values())
-        return next_due
+        due = [slot for slot in unsaved if slot.append_at <= now]
+        if due:
+            self._in_flight.add(thread_id)
+            nursery.start_soon(self._append, thread_id, due)
+        else:
+            self._timer.deadline = min(self._timer.deadline, *(slot.append_at for slot in unsaved))
 
     async def _append(self, thread_id: str, due: Iterable[_Slot]) -> None:
         began = trio.current_time()
@@ -222,7 +237,7 @@ class AccountingActor:
                 if slot.dropped:
                     self._remove(slot)
                 self._tell(slot)
-            self._wake.set()
+            self._append_if_due(thread_id)
 
     def _stored(self, slot: _Slot, report: int, usage: TokenUsage) -> None:
         slot.stored, slot.stored_usage = report, usage

@@ -66,6 +66,7 @@ class Catalog:
     models: tuple[ModelDescriptor, ...]
     _exact: dict[tuple[str, str], ModelDescriptor] = attrs.field(init=False, repr=False, eq=False)
     _by_id: dict[str, list[ModelDescriptor]] = attrs.field(init=False, repr=False, eq=False)
+    _by_name: dict[str, ProviderRow] = attrs.field(init=False, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
         by_id: dict[str, list[ModelDescriptor]] = {}
@@ -73,6 +74,9 @@ class Catalog:
             by_id.setdefault(row.id, []).append(row)
         object.__setattr__(self, "_exact", {(row.provider, row.id): row for row in self.models})
         object.__setattr__(self, "_by_id", by_id)
+        by_name = {alias: row for row in reversed(self.providers) for alias in row.aliases}
+        by_name |= {row.id: row for row in reversed(self.providers)}
+        object.__setattr__(self, "_by_name", by_name)
 
     @classmethod
     def load(cls, user_file: str | None = None) -> "Catalog":
@@ -93,8 +97,7 @@ class Catalog:
 
     def provider(self, id: str) -> ProviderRow | None:
         """Return the row of a provider, by its id or an alias."""
-        exact = next((row for row in self.providers if row.id == id), None)
-        return exact or next((row for row in self.providers if id in row.aliases), None)
+        return self._by_name.get(id)
 
     def model(self, provider: str, model: str) -> ModelDescriptor | None:
         """Return the row of exactly this pair, else that of the id alone if only one provider has it."""

@@ -54,9 +54,14 @@ def has_prices_of(provider: str) -> bool:
     return provider in PROVIDERS and _installed()
 
 
+def is_loaded() -> bool:
+    """Say if the package is imported with its data."""
+    return f"{PACKAGE}.data" in sys.modules
+
+
 async def load() -> None:
     """Import the package with its data, once. A cancel is heard after that."""
-    if f"{PACKAGE}.data" in sys.modules:
+    if is_loaded():
         await trio.lowlevel.checkpoint()
         return
     await trio.to_thread.run_sync(_providers)

@@ -28,10 +28,20 @@ class CostBook:
 
     async def cost_of(self, bills: Sequence[rules.Bill]) -> Cost:
         """Return the sum of what attempts cost. The public lists are read, in a worker thread, when first needed."""
-        if any(self._is_listed(part) for bill in bills if bill.told is None for part in bill.parts):
+        if self.lacks_lists(bills):
             await prices.load()
         else:
             await trio.lowlevel.checkpoint()
+        return self.total(bills)
+
+    def lacks_lists(self, bills: Sequence[rules.Bill]) -> bool:
+        """Whether the public lists are needed and aren't read yet."""
+        return not prices.is_loaded() and any(
+            self._is_listed(part) for bill in bills if bill.told is None for part in bill.parts
+        )
+
+    def total(self, bills: Sequence[rules.Bill]) -> Cost:
+        """Return the sum of what attempts cost, with the lists read if they are needed."""
         return rules.total(bills, self._price_of)
 
     def _price_of(self, part: rules.Part) -> Decimal | None:
@@ -72,12 +82,16 @@ class CostMethods(Base):
     async def _priced(self, thread_id: str, ended: EndedTurn) -> TurnOutcome:
         """Return a turn's outcome with its cost; that of a turn of an earlier process takes one look at the log."""
         if ended.outcome.usage is None:
-            await trio.lowlevel.checkpoint()
-            return ended.priced(NO_COST)
+            return ended.priced(NO_COST)  # noqa: ASYNC910 - the question for the end was a checkpoint
         bills = ended.bills
         if bills is None:
             bills = rules.bills_of_turn(await self._events(thread_id) or (), ended.outcome.turn_id)
-        return ended.priced(await self._core.services.cost_of(bills) if bills else Cost(None, Decimal(0)))
+        if not bills:
+            return ended.priced(Cost(None, Decimal(0)))
+        book = CostBook(self._core.registry)
+        if book.lacks_lists(bills):
+            await prices.load()
+        return ended.priced(book.total(bills))  # noqa: ASYNC910 - the question for the end was a checkpoint
 
     async def _events(self, thread_id: str) -> Sequence[EventEnvelope] | None:
         snapshot = await self._core.services.store.load_thread(thread_id)
