@@ -204,7 +204,7 @@ async def test_an_interrupt_at_any_step_leaves_a_whole_history(
             assert ended == ("interrupted", "user") or (not run.reached and ended == ("completed", None))
         return run.injector.fired
 
-    await sweep(flow, 40)
+    await sweep(flow, 30)
 
 
 async def test_an_interrupt_that_is_asked_for_at_any_step_ends_the_turn_or_finds_it_ended(
@@ -229,7 +229,7 @@ async def test_an_interrupt_that_is_asked_for_at_any_step_ends_the_turn_or_finds
             assert outcome.status in ("interrupted", "completed")
         return run.injector.fired
 
-    await sweep(flow, 40)
+    await sweep(flow, 30)
 
 
 @pytest.mark.parametrize("steers", [False, True])
@@ -300,7 +300,7 @@ async def test_a_steer_at_any_step_is_delivered_or_refused(
                 assert transcript.UserMessage("steered") in list(asked)
         return run.injector.fired
 
-    await sweep(flow, 40)
+    await sweep(flow, 30)
 
 
 # -- the deadline ------------------------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ async def test_a_deadline_at_any_step_fails_the_turn_and_keeps_what_was_said(
                 assert outcome.status == "completed"
         return run.injector.fired
 
-    await sweep(flow, 40)
+    await sweep(flow, 30)
 
 
 # -- the caller leaves -------------------------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ async def test_a_caller_that_leaves_at_any_step_ends_its_turn(
             assert job is None or job.sealed
         return run.injector.fired
 
-    await sweep(flow, 40)
+    await sweep(flow, 30)
 
 
 # -- the runtime is left -----------------------------------------------------------------------------------------------
@@ -403,7 +403,7 @@ async def test_a_runtime_that_is_left_at_any_step_stores_the_end_of_its_turn(
             assert (await runtime.run_turn(thread_id, "again")).status == "completed"
         return injector.fired
 
-    await sweep(flow, 40)
+    await sweep(flow, 30)
 
 
 # -- a drain, an archive -----------------------------------------------------------------------------------------------
@@ -436,7 +436,7 @@ async def test_a_drain_at_any_step_ends_every_turn_that_started(autojump_clock: 
             runtime.resume_accepting_turns()
         return run.injector.fired
 
-    await sweep(flow, 40)
+    await sweep(flow, 30)
 
 
 async def test_an_archive_at_any_step_ends_the_turn_first(autojump_clock: trio.testing.MockClock) -> None:
@@ -466,4 +466,4 @@ async def test_an_archive_at_any_step_ends_the_turn_first(autojump_clock: trio.t
             await run.scene.history()
         return run.injector.fired
 
-    await sweep(flow, 40)
+    await sweep(flow, 30)
