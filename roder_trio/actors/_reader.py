@@ -1,6 +1,7 @@
 """What every reader of events is: a filter, a bounded buffer, and an iterator that one task reads.
 
-Offering is a plain call and never waits. A cancelled read loses nothing.
+Offering is a plain call and never waits. A cancelled read loses nothing. A reader that finds events in its buffer lets
+others run as often as a job that reads a stream does, not at every event.
 """
 
 import abc
@@ -10,6 +11,7 @@ from collections.abc import AsyncIterator
 import attrs
 import trio
 
+from roder_trio.actors._stream import YIELD_EVERY_EVENTS, YIELD_EVERY_SECONDS
 from roder_trio.schema.event import EventEnvelope
 
 
@@ -29,6 +31,8 @@ class Filter:
             return False
         if self.turn_id is not None and envelope.turn_id != self.turn_id:
             return False
+        if not self.kinds and not self.without:
+            return True
         kind = envelope.kind
         if kind in self.without:
             return False
@@ -49,6 +53,10 @@ class Reader(abc.ABC):
         self._buffer: deque[EventEnvelope] = deque()
         self._ended = False
         self._reading = False
+        self._given = 0
+        """Events given since others could run."""
+        self._paused_at = 0.0
+        """When they could, on trio's clock."""
         self._wake: trio.Event | None = None
 
     @abc.abstractmethod
@@ -93,6 +101,16 @@ class Reader(abc.ABC):
             await self._wake.wait()
         finally:
             self._wake = None
+        self._given, self._paused_at = 0, trio.current_time()
+
+    def _must_pause(self) -> bool:
+        """Count an event that is given; whether others have to run first."""
+        self._given += 1
+        now = trio.current_time()
+        if self._given < YIELD_EVERY_EVENTS and now - self._paused_at < YIELD_EVERY_SECONDS:
+            return False
+        self._given, self._paused_at = 0, now
+        return True
 
     def _notify(self) -> None:
         if self._wake is not None:

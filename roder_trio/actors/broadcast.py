@@ -40,11 +40,10 @@ class Subscription(Reader):
         if self._ended or not self.filter.matches(envelope):
             return
         terminal = is_terminal(envelope)
-        if len(self._buffer) >= self._limit and not self._make_room(terminal):
-            return
-        self._buffer.append(envelope)
-        self._terminals += terminal
-        self._notify()
+        if len(self._buffer) < self._limit or self._make_room(terminal):
+            self._buffer.append(envelope)
+            self._terminals += terminal
+            self._notify()
 
     def take(self) -> EventEnvelope:
         """Return what stands first; call it only if something does."""
@@ -65,11 +64,16 @@ class Subscription(Reader):
                 raise StopAsyncIteration
             await self._wait()
         envelope = self.take()
-        await trio.lowlevel.cancel_shielded_checkpoint()
+        if self._must_pause():
+            await trio.lowlevel.cancel_shielded_checkpoint()
         return envelope
 
     def _make_room(self, terminal: bool) -> bool:
         """Drop the oldest event that isn't terminal; without one, drop the newcomer or end the subscription."""
+        if not self._terminals:
+            self._buffer.popleft()
+            self._missed += 1
+            return True
         if self._terminals < len(self._buffer):
             del self._buffer[next(index for index, entry in enumerate(self._buffer) if not is_terminal(entry))]
             self._missed += 1
@@ -143,7 +147,8 @@ class ItemView(Reader):
                 await self._renew(self)
             elif self._kept or self._buffer:
                 envelope = self._kept.popleft() if self._kept else self._buffer.popleft()
-                await trio.lowlevel.cancel_shielded_checkpoint()
+                if self._must_pause():
+                    await trio.lowlevel.cancel_shielded_checkpoint()
                 return envelope
             elif self._ended:
                 raise StopAsyncIteration

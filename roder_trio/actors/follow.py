@@ -86,7 +86,8 @@ class Follower(Reader):
             else:
                 await self._wait()
                 continue
-            await trio.lowlevel.cancel_shielded_checkpoint()
+            if self._must_pause():
+                await trio.lowlevel.cancel_shielded_checkpoint()
             return envelope
 
     async def _load_page(self) -> None:
