@@ -77,9 +77,14 @@ class Reader(abc.ABC):
             raise trio.BusyResourceError("another task reads this subscription")
         self._reading = True
         try:
-            return await self._read()
+            envelope = await self._read()
+            self._given += 1
+            if self._given >= YIELD_EVERY_EVENTS or trio.current_time() - self._paused_at >= YIELD_EVERY_SECONDS:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+                self._note_pause()
         finally:
             self._reading = False
+        return envelope
 
     @property
     def buffered(self) -> int:
@@ -101,16 +106,11 @@ class Reader(abc.ABC):
             await self._wake.wait()
         finally:
             self._wake = None
-        self._given, self._paused_at = 0, trio.current_time()
+        self._note_pause()
 
-    def _must_pause(self) -> bool:
-        """Count an event that is given; whether others have to run first."""
-        self._given += 1
-        now = trio.current_time()
-        if self._given < YIELD_EVERY_EVENTS and now - self._paused_at < YIELD_EVERY_SECONDS:
-            return False
-        self._given, self._paused_at = 0, now
-        return True
+    def _note_pause(self) -> None:
+        """Others could run just now."""
+        self._given, self._paused_at = 0, trio.current_time()
 
     def _notify(self) -> None:
         if self._wake is not None:

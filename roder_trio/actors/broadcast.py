@@ -4,7 +4,7 @@ Publishing is a plain call. Each reader has a buffer of its own; one that is too
 how many, and never loses a terminal event silently.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -63,10 +63,7 @@ class Subscription(Reader):
             if self._ended:
                 raise StopAsyncIteration
             await self._wait()
-        envelope = self.take()
-        if self._must_pause():
-            await trio.lowlevel.cancel_shielded_checkpoint()
-        return envelope
+        return self.take()
 
     def _make_room(self, terminal: bool) -> bool:
         """Drop the oldest event that isn't terminal; without one, drop the newcomer or end the subscription."""
@@ -146,10 +143,7 @@ class ItemView(Reader):
             if self._behind and not self._ended:
                 await self._renew(self)
             elif self._kept or self._buffer:
-                envelope = self._kept.popleft() if self._kept else self._buffer.popleft()
-                if self._must_pause():
-                    await trio.lowlevel.cancel_shielded_checkpoint()
-                return envelope
+                return self._kept.popleft() if self._kept else self._buffer.popleft()
             elif self._ended:
                 raise StopAsyncIteration
             else:
@@ -170,6 +164,8 @@ class EventBroadcast:
     def __init__(self, lagged: Callable[[int], EventEnvelope]) -> None:
         self._lagged = lagged
         self._readers: list[Reader] = []
+        self._threads = Counter[str | None]()
+        """How many readers there are of each thread; None: of all."""
         self._closed = False
 
     @property
@@ -179,7 +175,7 @@ class EventBroadcast:
 
     def wants(self, thread_id: str) -> bool:
         """Whether anybody might want events of this thread."""
-        return any(entry.filter.thread_id in (None, thread_id) for entry in self._readers)
+        return thread_id in self._threads or None in self._threads
 
     def publish(self, envelope: EventEnvelope) -> None:
         """Give an event to all who want it, without waiting."""
@@ -207,11 +203,13 @@ class EventBroadcast:
         if self._closed:
             reader.end()
         self._readers.append(reader)
+        self._threads[reader.filter.thread_id] += 1
 
     def unregister(self, reader: Reader) -> None:
         """Give no more events to this reader."""
         if reader in self._readers:
             self._readers.remove(reader)
+            self._threads -= Counter((reader.filter.thread_id,))
 
     def readers(self, kind: type[R], thread_id: str | None = None) -> list[R]:
         """The readers of this kind, of one thread or of all."""

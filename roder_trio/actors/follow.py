@@ -86,8 +86,6 @@ class Follower(Reader):
             else:
                 await self._wait()
                 continue
-            if self._must_pause():
-                await trio.lowlevel.cancel_shielded_checkpoint()
             return envelope
 
     async def _load_page(self) -> None:
