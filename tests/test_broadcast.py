@@ -219,6 +219,61 @@ async def test_a_cancelled_read_loses_nothing_and_doubles_nothing(autojump_clock
             assert seen == taken(buffered)
 
 
+async def test_a_reader_of_a_full_buffer_lets_others_run_every_64_events(autojump_clock, nursery):
+    broadcast, ran = a_broadcast(), 0
+
+    async def run() -> None:
+        nonlocal ran
+        while True:
+            ran += 1
+            await trio.lowlevel.checkpoint()
+
+    nursery.start_soon(run)
+    with broadcast.subscribed(Filter()) as subscription:
+        for _ in range(640):
+            broadcast.publish(delta())
+        for _ in range(640):
+            await anext(subscription)
+    assert 9 <= ran <= 12
+
+
+async def test_a_reader_that_takes_its_time_lets_others_run_after_each_event(autojump_clock):
+    broadcast = a_broadcast()
+    with broadcast.subscribed(Filter()) as subscription:
+        for _ in range(3):
+            broadcast.publish(delta())
+        await anext(subscription)
+        for _ in range(2):
+            await trio.sleep(0.002)
+            scheduled = trio.lowlevel.current_task()._schedule_points
+            await anext(subscription)
+            assert trio.lowlevel.current_task()._schedule_points > scheduled
+
+
+async def test_a_reader_of_a_full_buffer_hears_a_cancel_at_its_next_read(autojump_clock):
+    broadcast = a_broadcast()
+    with broadcast.subscribed(Filter()) as subscription:
+        published = [delta() for _ in range(3)]
+        for event in published:
+            broadcast.publish(event)
+        seen = [await anext(subscription)]
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await anext(subscription)
+        assert scope.cancelled_caught
+        assert [*seen, *await rest(subscription)] == published
+
+
+async def test_a_reader_beside_a_fast_stream_keeps_pace():
+    deltas = [say("x")] * 6000
+    async with opened([*deltas, DONE]) as (runtime, _, thread_id), runtime.subscribe_events(buffer=3000) as read:
+        await runtime.start_turn(thread_id, "hello")
+        seen = [await anext(read)]
+        while not is_terminal(seen[-1]):
+            seen.append(await anext(read))
+    assert kinds(seen).count("item.delta") == 6000
+
+
 @pytest.mark.parametrize("buffered", [0, 1])
 async def test_two_tasks_can_not_read_one_subscription(nursery, buffered):
     """Neither while one waits, nor while it is about to take the one event that is there."""

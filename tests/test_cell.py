@@ -200,6 +200,41 @@ async def test_a_report_that_is_delivered_is_handled_though_nobody_waits(nursery
     assert mailbox.unanswered == 0
 
 
+async def test_a_report_is_delivered_at_once_if_there_is_room(nursery: trio.Nursery) -> None:
+    mailbox = Mailbox(1)
+    port = mailbox.open_port()
+    assert port.deliver_nowait("first")
+    assert not port.deliver_nowait("second")
+    assert mailbox.unanswered == 1
+    nursery.start_soon(port.deliver, "second")
+    await settle()
+    assert [(await mailbox.take()).payload for _ in range(2)] == ["first", "second"]
+    port.close()
+    assert mailbox.unanswered == 0
+    with pytest.raises(rt.ActorCrashed):
+        port.deliver_nowait("late")
+
+
+async def test_a_port_holds_no_report_that_was_answered(nursery: trio.Nursery) -> None:
+    mailbox = Mailbox()
+    port = mailbox.open_port()
+    for number in range(100):
+        await port.deliver(number)
+        (await mailbox.take()).resolve(None)
+    await port.deliver("last")
+    assert [request.payload for request in port._pending] == ["last"]
+
+
+async def test_a_caller_that_was_cancelled_before_it_asked_asks_nothing(nursery: trio.Nursery) -> None:
+    mailbox = Mailbox()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await mailbox.ask("one")
+    assert scope.cancelled_caught
+    assert mailbox.take_nowait() is None
+    assert mailbox.unanswered == 0
+
+
 # -- supervision -------------------------------------------------------------------------------------------------------
 
 
