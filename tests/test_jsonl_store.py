@@ -474,7 +474,9 @@ async def test_a_creation_whose_directory_can_not_be_synced_is_unknown_and_may_b
         with pytest.raises(AppendOutcomeUnknown):
             await store.create_thread(metadata)
         assert [row.thread_id for row in (await store.list_threads()).threads] == ["t"]
+        tried = disk.calls["sync_directory"]
         assert await store.create_thread(metadata) == metadata
+        assert disk.calls["sync_directory"] == tried + 1
 
 
 async def test_an_archiving_whose_directory_can_not_be_synced_is_unknown_and_shows_what_is(base):
@@ -573,6 +575,23 @@ async def test_power_durability_syncs_each_change_and_process_durability_none(ba
         await store.create_thread(sample.metadata())
         await store.append("t", sample.texts("b"))
         assert synced == []
+
+
+async def test_a_repeat_of_what_a_killed_process_left_waits_for_the_medium_once(base):
+    sample = Sample("t")
+    batch = sample.texts("a")
+    async with opened(base) as store:
+        await store.create_thread(sample.metadata())
+        await store.append("t", batch)
+    disk = FlakyDisk()
+    async with opened(base, disk) as store:
+        disk.fail["sync"] = errno.EIO
+        with pytest.raises(AppendOutcomeUnknown):
+            await store.append("t", batch)
+        for _ in range(2):
+            await store.append("t", batch)
+        assert disk.calls["sync"] == 2
+        assert texts(await store.load_thread("t")) == ["a"]
 
 
 async def test_appends_that_wait_together_share_a_sync_and_return_in_call_order(base):
