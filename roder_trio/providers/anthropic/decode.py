@@ -184,7 +184,7 @@ class AnthropicDecoder:
                 return _said(delta.get("text"))
             case "thinking_delta":
                 return _thought(delta.get("thinking"))
-            case "input_json_delta" if block.kind == "tool_use":
+            case _ if block.kind == "tool_use":
                 return [*self._calls.grow(block.id, text_of(delta.get("partial_json")))]
         return []
 
