@@ -258,6 +258,29 @@ async def test_inner_damage_names_file_line_and_offset_and_harms_no_other_thread
         raise error
 
 
+async def test_a_damaged_thread_is_told_wherever_it_is_moved(base):
+    async def damaged():
+        return (await store.list_threads()).damaged, (await store.list_archived()).damaged
+
+    await fill(base, ["one"], ["two"])
+    path = journal(base)
+    path.write_bytes(path.read_bytes().replace(b'"text":"one"', b'"text":"One"'))
+    async with opened(base) as store:
+        assert await damaged() == (("t",), ())
+        assert await store.archive_thread("t")
+        assert await damaged() == ((), ("t",))
+        assert await store.load_thread("t") is None
+        with pytest.raises(CorruptRecord):
+            await store.read_log("t")
+        assert await damaged() == ((), ("t",))
+        assert await store.unarchive_thread("t")
+        assert await damaged() == (("t",), ())
+        with pytest.raises(CorruptRecord):
+            await store.load_metadata("t")
+        assert await store.delete_thread("t")
+        assert await damaged() == ((), ())
+
+
 async def test_a_journal_of_a_later_version_is_refused_and_left_alone(base):
     error = await damaged(base, replaced(b'"version":1', b'"version":2'))
     assert isinstance(error, SchemaTooNew)
