@@ -195,7 +195,13 @@ class Compaction:
         return Compacted([verdict.item])
 
     async def _record(self, event: Event) -> None:
-        self.latest = await self.report(RecordCompaction(self.plan.turn_id, event))
+        """Have an event stored and told to the hooks; an end is told to them even if it can't be stored."""
+        try:
+            self.latest = await self.report(RecordCompaction(self.plan.turn_id, event))
+        except Exception:
+            if not isinstance(event, ContextCompactionStarted):
+                await self._tell_hooks(event)
+            raise
         await self._tell_hooks(event)
 
     async def _tell_hooks(self, event: Event) -> None:
