@@ -114,6 +114,11 @@ def parse_frame(frame: Frame, redactor: Redactor) -> Any:
     return ProviderFailure(ProviderFailureKind.PROTOCOL, message, cause="bad_json", body_excerpt=excerpt)
 
 
+def is_told(frame: Frame, value: Any) -> bool:
+    """Whether a frame is an error by its name; one that is cut off says nothing. `value` is that of `parse_frame`."""
+    return frame.event == "error" and not (frame.tail and isinstance(value, ProviderFailure))
+
+
 def join_url(base_url: str, path: str) -> str:
     """Return `path` below `base_url`; a query of the base stays, behind that of the path."""
     base, _, query = base_url.partition("?")
