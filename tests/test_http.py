@@ -464,6 +464,14 @@ async def test_an_untrusted_certificate_and_a_bad_url_are_not_tried_again() -> N
     assert (failure.cause, failure.retryable) == ("url", False)
 
 
+async def test_a_profile_names_headers_that_tell_when_a_limit_is_reset() -> None:
+    sent = {"Acme-Left": "0", "Acme-Reset": "20"}
+    named = {"acme-left": "x-ratelimit-remaining-acme", "acme-reset": "x-ratelimit-reset-acme"}
+    for names, wait in (({}, None), (named, 20)):
+        failure = await failure_of(engine(respond(status=429, headers=sent), limit_headers=names))
+        assert (failure.kind.name, failure.retry_after) == ("RATE_LIMITED", wait)
+
+
 async def test_errors_of_other_code_pass() -> None:
     with pytest.raises(ZeroDivisionError):
         await enter(engine(raising(ZeroDivisionError())))

@@ -47,6 +47,8 @@ class HttpRequest:
     body: bytes = attrs.field(default=b"", repr=False)
     quiet: bool = False
     """Whether the URL's query is nothing for a log."""
+    limit_headers: Mapping[str, str] = attrs.field(factory=dict)
+    """Headers of an answer that mean the same as usual ones, by their names."""
 
 
 class Decoder(Protocol):
