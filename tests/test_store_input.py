@@ -1,5 +1,6 @@
 """What every store makes of bad and of odd input: the same."""
 
+import json
 from contextlib import asynccontextmanager
 from functools import partial
 from unicodedata import normalize
@@ -165,3 +166,52 @@ async def test_text_that_is_hard_to_write_is_stored(make):
         assert [item.text.replace("\ufffd", "\ud800") for item in said] == hard
         assert number.payload == {"n": 2**80, "text": "\0"}
         assert (await store.load_metadata("t")).title == "a\0b"
+
+
+# -- pages and places --------------------------------------------------------------------------------------------------
+
+
+async def test_a_walk_meets_what_does_not_change_once_and_what_does_at_most_once(make):
+    samples = [Sample(name) for name in "abcdefg"]
+    async with opened(make()) as store:
+        for number, sample in enumerate(samples):
+            await store.create_thread(sample.metadata(number, labels={"k": "v"}))
+        changing, met = iter(samples[1::2]), []
+        page = await store.list_threads(limit=2, label=("k", "v"))
+        while page.next_cursor is not None:
+            met += [row.thread_id for row in page.threads]
+            sample = next(changing)
+            await store.append(sample.thread_id, [sample.user("x", seconds=100)])
+            page = await store.list_threads(limit=2, cursor=page.next_cursor, label=("k", "v"))
+        met += [row.thread_id for row in page.threads]
+        assert len(met) == len(set(met))
+        assert set(met) >= set("aceg")
+
+
+async def test_an_unarchived_thread_stands_where_it_stood(make):
+    async with opened(make()) as store:
+        for number, name in enumerate("abc"):
+            await store.create_thread(Sample(name).metadata(number))
+        before = await store.list_threads()
+        assert await store.archive_thread("b")
+        assert [row.thread_id for row in (await store.list_archived()).threads] == ["b"]
+        assert await store.unarchive_thread("b")
+        assert (await store.list_threads(), (await store.list_archived()).threads) == (before, ())
+
+
+async def test_what_a_newer_version_wrote_goes_through_a_store_as_it_is(make, tmp_path):
+    sample = Sample("t")
+    newer = {"type": "newer", "record_id": "n", "z": [1, {"b": None, "a": 2**70}], "a": {}}
+    unknown = {"type": "newer.kind", "z": 1, "a": [None]}
+    async with opened(make()) as store:
+        await store.create_thread(sample.metadata())
+        await store.append("t", [sample.user("x"), rt.OpaqueRecord("newer", newer)])
+        await store.append("t", [sample.envelope(rt.events.Unknown("newer.kind", unknown))])
+        await store.append("t", [rt.OpaqueRecord("newer", {"type": "newer", "record_id": "n"})])
+        await stores.export_thread(store, "t", tmp_path / "export")
+        assert len((await store.load_thread("t")).events) == 2
+    batches = [json.loads(line)["records"] for line in (tmp_path / "export").read_bytes().splitlines()[2:]]
+    records = [record for batch in batches for record in batch]
+    assert json.dumps(records[1]) == json.dumps(newer)
+    assert json.dumps(records[2]["event"]) == json.dumps(unknown)
+    assert len(records) == 3
