@@ -32,6 +32,7 @@ from roder_trio.schema.usage import TokenUsage
 from roder_trio.stores import JsonlThreadStore
 from roder_trio.stores._frame import encode_batch
 from roder_trio.stores._lock import take_lock
+from roder_trio.testing._appends import failed_append
 from roder_trio.testing._sample import START, Sample
 from tests.jsonl_support import FlakyDisk, fill, journal, opened, texts
 
@@ -425,6 +426,22 @@ async def test_a_sync_that_fails_is_unknown_and_the_store_answers_from_the_file(
         assert (await store.list_threads()).threads[0].message_count == 2
         await store.append("t", batch)
         assert texts(await store.load_thread("t")) == ["first", "second"]
+
+
+async def test_the_contract_holds_with_failures_before_in_and_after_a_write(base):
+    faults = {"before": ("write", errno.EIO), "in": ("write", errno.ENOSPC), "after": ("sync", errno.EIO)}
+    disk = FlakyDisk()
+
+    def fault(store, point):
+        step, error = faults[point]
+        disk.fail[step] = error
+
+    async with opened(base, disk) as store:
+        verify = await failed_append(fault)(store, "t")
+        assert disk.fail == {}
+        await verify(store)
+    async with opened(base) as store:
+        await verify(store)
 
 
 async def test_a_thread_of_which_nothing_is_known_is_listed_as_damaged_until_it_can_be_read(base):
