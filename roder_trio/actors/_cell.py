@@ -5,7 +5,7 @@ the cell. Withdrawing one that is still queued means that nobody ever sees it. A
 so a caller who left is harmless.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -191,9 +191,15 @@ class Port:
         """Send a report and wait for its answer. Cancelling abandons the answer, not what is stored."""
         return await self._mailbox.send(self._request(payload))
 
-    async def deliver(self, payload: Any) -> None:
-        """Send a report whose answer nobody waits for; once queued it is handled, whoever is cancelled."""
-        await self._mailbox.put(self._request(payload))
+    async def deliver(self, payload: Any, complete: Callable[[Any], Awaitable[Any]] | None = None) -> None:
+        """Send a report whose answer nobody waits for; once queued it is handled, whoever is cancelled.
+
+        `complete` gives what is sent in its place; meanwhile the report counts as unanswered already.
+        """
+        request = self._request(payload)
+        if complete is not None:
+            request.payload = await complete(payload)
+        await self._mailbox.put(request)
 
     def deliver_nowait(self, payload: Any) -> bool:
         """As `deliver`, at once; False if the mailbox has no room."""

@@ -35,6 +35,14 @@ def check_label(label: Label | None) -> None:
         raise ValueError(f"label must be a pair of texts or None, not {label!r}")
 
 
+def check_events(after: int, limit: int) -> None:
+    """Check which envelopes to read. Raises ValueError."""
+    if type(after) is not int or after < 0:
+        raise ValueError(f"after must be an integer of at least 0, not {after!r}")
+    if type(limit) is not int or limit < 1:
+        raise ValueError(f"limit must be an integer of at least 1, not {limit!r}")
+
+
 def write_cursor(scope: Sequence[str | None], key: Key) -> str:
     """The text that says where the next page begins."""
     text = json.dumps([*scope, key[0].isoformat(), key[1]], ensure_ascii=True, separators=(",", ":"))
