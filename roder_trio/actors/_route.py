@@ -43,6 +43,8 @@ class Route:
         """Return a turn's plan as it is on this way; a level of reasoning that its model doesn't know is left out."""
         known = None if self.row is None else self.row.supported_reasoning
         level = plan.reasoning if not known or plan.reasoning in known else None
+        if (plan.provider, plan.model, plan.reasoning) == (self.provider, self.model, level):
+            return plan
         return attrs.evolve(plan, provider=self.provider, model=self.model, reasoning=level)
 
 

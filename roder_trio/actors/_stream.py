@@ -51,13 +51,12 @@ class StreamReader:
         Raises what the engine raises. A cancel leaves the stream too, within `close_grace`, before it goes on.
         """
         finished = False
-        opening = float("inf") if self.idle_timeout is None else trio.current_time() + self.idle_timeout
         try:
-            with trio.CancelScope(deadline=opening) as inner:
+            with trio.CancelScope(deadline=self._idle_at(trio.current_time())) as inner:
                 async with block as stream:
                     inner.deadline = float("inf")
                     try:
-                        with trio.CancelScope() as waiting:
+                        with trio.CancelScope(deadline=self._idle_at(trio.current_time())) as waiting:
                             await self._pump(stream, take, waiting)
                             finished = True
                         self.idle = waiting.cancelled_caught
@@ -78,7 +77,6 @@ class StreamReader:
     async def _pump(self, stream: AsyncIterator[InferenceEvent], take: Take, waiting: trio.CancelScope) -> None:
         """Hand on events until no more are wanted, or the stream ends by itself."""
         count, last_yield = 0, trio.current_time()
-        self._refresh(waiting, last_yield)
         while True:
             try:
                 event = await anext(stream)
@@ -93,11 +91,11 @@ class StreamReader:
             if count >= YIELD_EVERY_EVENTS or now - last_yield >= YIELD_EVERY_SECONDS:
                 await trio.lowlevel.checkpoint()
                 count, last_yield = 0, trio.current_time()
-                self._refresh(waiting, last_yield)
+                waiting.deadline = self._idle_at(last_yield)
 
-    def _refresh(self, waiting: trio.CancelScope, now: float) -> None:
-        if self.idle_timeout is not None:
-            waiting.deadline = now + self.idle_timeout
+    def _idle_at(self, now: float) -> float:
+        """When a stream that brings nothing from now on has brought nothing for too long."""
+        return float("inf") if self.idle_timeout is None else now + self.idle_timeout
 
     def _count(self, event: Usage) -> bool:
         """Observe a report; False if it holds no usage, which no engine may send."""

@@ -11,7 +11,7 @@ from roder_trio.errors import (
     UnsupportedOption,
 )
 from roder_trio.logic.goal.prompt import continuation_text
-from roder_trio.logic.output import FINAL_ANSWER, takes_format
+from roder_trio.logic.output import FINAL_ANSWER, OutputForm, takes_format
 from roder_trio.logic.thread.draft import AppendItem, Draft, Emit
 from roder_trio.logic.thread.facts import DEFERRED, Decision, Deferred, EngineFacts, Facts, Phase
 from roder_trio.logic.thread.goals import read_goal
@@ -50,14 +50,14 @@ def start_turn(state: ThreadState, command: StartTurn, facts: Facts) -> Decision
     if not command.message.text.strip() and not command.message.images:
         raise EmptyMessage
     _check_workspace(state, command.options, command.existing_directory, facts)
-    plan, engine = choose(state, command.turn_id, command.options, facts)
+    plan, engine = choose(state, command.turn_id, command.options, facts, command.message, command.output_form)
     if command.output_form is not None and not _can_answer(plan, engine, facts):
         raise UnsupportedOption("output_type", f"the engine {plan.provider!r} can't give a structured answer here")
     if command.message.images and not engine.capabilities.image_input:
         raise UnsupportedOption("images", f"the engine {plan.provider!r} takes no images")
     if must_wait(state, facts):
         return DEFERRED
-    return _begin(state, attrs.evolve(plan, message=command.message, output_form=command.output_form))
+    return _begin(state, plan)
 
 
 def continue_goal(state: ThreadState, command: ContinueGoal, facts: Facts) -> Decision | Deferred:
@@ -118,7 +118,14 @@ def must_wait(state: ThreadState, facts: Facts) -> bool:
     return True
 
 
-def choose(state: ThreadState, turn_id: str, options: TurnOptions, facts: Facts) -> tuple[TurnPlan, EngineFacts]:
+def choose(
+    state: ThreadState,
+    turn_id: str,
+    options: TurnOptions,
+    facts: Facts,
+    message: UserMessage | None = None,
+    output_form: OutputForm | None = None,
+) -> tuple[TurnPlan, EngineFacts]:
     """Choose provider, model and reasoning, each by itself: argument, thread, config, default."""
     config, metadata = facts.config, state.metadata
     provider = options.provider or metadata.provider or config.default_provider or next(iter(facts.engines))
@@ -141,6 +148,8 @@ def choose(state: ThreadState, turn_id: str, options: TurnOptions, facts: Facts)
         developer_instructions=metadata.developer_instructions,
         workspace=options.workspace or metadata.workspace or config.workspace,
         tool_allowlist=metadata.tool_allowlist,
+        message=message,
+        output_form=output_form,
     )
     return plan, engine
 
