@@ -161,7 +161,7 @@ class AutoCompaction:
             cut=scope.cut if preemptible else scope.cut_for_good,
             cancel_reason=lambda: None if scope.cut_for_good() else "new_input",
             attached_goal=scope.port.attached_goal,
-            deadline=scope.deadline.deadline,
+            deadline=scope.deadline,
             hint=hint,
             context=scope.context,
             goal_note=scope.port.goal_note,

@@ -114,7 +114,7 @@ class TurnCalls:
             port=scope.port,
             calls=calls,
             finish_reason=finish_reason,
-            deadline=scope.deadline.deadline,
+            deadline=scope.deadline,
             parallel=scope.calls_in_parallel,
             cut_at=scope.cut_at,
         )

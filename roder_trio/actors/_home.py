@@ -1,6 +1,5 @@
 """What an incarnation of a thread's actor needs of the cell that outlives it."""
 
-from collections import deque
 from typing import Protocol
 
 from roder_trio.actors._cell import Mailbox, Request
@@ -16,7 +15,7 @@ class Home(Protocol):
     thread_id: str
     mailbox: Mailbox
     job: Job | None
-    waiting: deque[Request]
+    waiting: list[Request]
     desk: Desk
     last_plan: TurnPlan | None
     lost: bool

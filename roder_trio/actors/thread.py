@@ -80,7 +80,7 @@ class ThreadActor:
                     self._close()
         finally:
             while self._home.waiting:
-                self._home.waiting.popleft().reject(self._home.parting())
+                self._home.waiting.pop(0).reject(self._home.parting())
 
     def _close(self) -> None:
         """Leave without awaiting: no report is taken any more, the job is told, all tasks are cancelled."""
@@ -101,7 +101,7 @@ class ThreadActor:
             self._retake = False
             self._let_waiters_hear_first()
             for _ in range(len(self._home.waiting)):
-                waiting = self._home.waiting.popleft()
+                waiting = self._home.waiting.pop(0)
                 if not waiting.settled:
                     await self._handle(waiting)
         self._services.lifecycle.notify()
