@@ -36,7 +36,7 @@ class AutoCompaction:
     _spent: bool = False
     """One failed, or didn't help."""
     _preempted_in_a_row: int = 0
-    _skipped: set[str] = attrs.field(factory=set)
+    _skipped: tuple[str, ...] = ()
     _anchor: tuple[int, Sums] | None = None
     """The provider's count of the newest request, and what the window's estimate was made of then."""
 
@@ -67,7 +67,7 @@ class AutoCompaction:
         )
         match decision:
             case rules.Skip(reason) if reason not in self._skipped:
-                self._skipped.add(reason)
+                self._skipped += (reason,)
                 scope.publish(ContextCompactionSkipped(reason))
             case rules.Prune():
                 await self._prune(PruneContext(turn_id=scope.turn_id, size=size, threshold=threshold))

@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+import trio
+
 from roder_trio.actors._cell import Mailbox, Request
 from roder_trio.actors._desk import Desk
 from roder_trio.actors._job import Job
@@ -18,6 +20,8 @@ class Home(Protocol):
     waiting: list[Request]
     desk: Desk
     last_plan: TurnPlan | None
+    scope: trio.CancelScope | None
+    """What the incarnation runs in."""
     lost: bool
     """Another owner may write the thread."""
 

@@ -77,7 +77,8 @@ class ResidentThread:
         self.parked = False
         self.lost = False
         """Another owner may have taken the thread: nothing is written any more."""
-        self.scope = trio.CancelScope()
+        self.scope: trio.CancelScope | None = None
+        """What the incarnation runs in, or what a parked thread waits in."""
         self.gone: trio.Event | None = None
         """From the moment the thread departs: set once it has left."""
         self._services = services
@@ -85,6 +86,9 @@ class ResidentThread:
         self._crashed = False
         self._first: Request | None = None
         """The request that a parked thread let through."""
+
+    def __str__(self) -> str:
+        return f"thread {self.thread_id}"
 
     @property
     def is_idle(self) -> bool:
@@ -112,7 +116,8 @@ class ResidentThread:
     def evict(self) -> None:
         """Leave memory. Call it only when idle."""
         self.depart()
-        self.scope.cancel()
+        if self.scope is not None:
+            self.scope.cancel()
 
     def lose(self) -> None:
         """Another owner may write the thread from now on: stop its job, write nothing, leave memory."""
@@ -132,11 +137,11 @@ class ResidentThread:
     async def run(self) -> None:
         """Serve until the thread departs. Cancelling it makes it leave, with all requests answered."""
         try:
-            with self.scope:
-                while self.gone is None:
-                    try:
-                        await supervise(f"thread {self.thread_id}", self._incarnation)
-                    except RestartsExhausted as exhausted:
+            while self.gone is None:
+                try:
+                    await supervise(self, self._incarnation)
+                except RestartsExhausted as exhausted:
+                    with trio.CancelScope() as self.scope:
                         self._first = await self._park(exhausted.__cause__ or exhausted)
         finally:
             self.depart()

@@ -44,7 +44,7 @@ class cancel_alone:  # noqa: N801 - read as a verb where it is used
             raise rest from None
 
 
-async def supervise(name: str, run: Callable[[], Awaitable[None]]) -> None:
+async def supervise(name: object, run: Callable[[], Awaitable[None]]) -> None:
     """Run until `run` returns, starting it anew when it crashes.
 
     Raises RestartsExhausted at the crash after `MAX_RESTARTS` within `RESTART_WINDOW` seconds. Cancelling cancels
