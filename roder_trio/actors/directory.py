@@ -88,7 +88,7 @@ class Directory:
     def _admit(self, thread_id: str) -> ResidentThread:
         thread = ResidentThread(thread_id, self._services, self)
         self._threads[thread_id] = thread
-        self._nursery.start_soon(thread.run, name="thread")
+        self._nursery.start_soon(thread.run, name="roder_trio.thread")
         if len(self._threads) > self._limit:
             self._evict_idle(but=thread)
         return thread

@@ -12,6 +12,7 @@ import attrs
 
 from roder_trio.logic.goal.rules import attach_after
 from roder_trio.logic.item import ItemFold, ItemNumbers, fold_kind
+from roder_trio.logic.tool.refusal import was_refused
 from roder_trio.logic.window import History
 from roder_trio.schema.event import (
     ApprovalRequested,
@@ -103,7 +104,7 @@ class OpenTurn:
     asked: dict[str, None] = attrs.field(factory=dict)
     """The ids of calls that the host was asked to run, answered or not."""
     worked: bool = False
-    """A call was answered, a steer delivered, or the goal changed."""
+    """A call was run, a steer delivered, or the goal changed."""
     stopped: GoalStop | None = None
     """How the goal that the turn worked on was stopped since."""
 
@@ -283,7 +284,7 @@ def fold_appended(state: ThreadState, turn_id: str, event: TranscriptItemAppende
         turn.call_ids[item.id] = None
     elif isinstance(item, ToolResult):
         turn.calls.pop(item.id, None)
-        turn.worked = True
+        turn.worked = turn.worked or not was_refused(item)
 
 
 def _end_turn(state: ThreadState, turn_id: str, event: TerminalEvent) -> None:
