@@ -224,7 +224,7 @@ async def test_the_request_is_that_of_the_next_step_without_what_a_compaction_ca
         assert (asked.reasoning, asked.tools, asked.tool_choice.mode) == (sampled.reasoning, sampled.tools, "auto")
         assert asked.output.response_format is None
         assert (asked.runtime.auto_compact_token_limit, asked.runtime.service_tier) == (None, "flex")
-        assert asked.runtime.prompt_cache_key == scene.id
+        assert (asked.runtime.prompt_cache_key, asked.runtime.deadline_remaining) == (scene.id, None)
         [call] = [call for call in scene.engine.calls if call.kind == "compact"]
         assert call.context.purpose is Purpose.NATIVE_COMPACTION
 
@@ -340,6 +340,7 @@ async def test_a_deadline_that_a_wait_would_overrun_ends_the_compaction(autojump
         assert (outcome.error_kind, compact_calls(scene)) == ("rate_limited", 1)
         [call] = scene.engine.calls
         assert call.context.deadline is not None
+        assert call.request.runtime.deadline_remaining == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize("attempts", [0, -3, 1])

@@ -124,6 +124,8 @@ class ThreadState:
     items: ItemFold | None = attrs.field(factory=ItemFold)
     """What is shown of the thread; None: only the log tells."""
     open_turn: OpenTurn | None = None
+    left_open: list[OpenTurn] = attrs.field(factory=list)
+    """Earlier turns whose ends the log lacks, oldest first; what it says of them since is in here."""
     last_turn_id: str | None = None
     last_model: tuple[str, str] | None = None
     """Provider and model of the last turn that was started."""
@@ -174,6 +176,7 @@ def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
         case TurnStarted() as event if turn_id is not None:
             state.turn(turn_id).started = True
             state.last_turn_id, state.last_model = turn_id, (event.provider, event.model)
+            _leave_open(state)
             state.open_turn = OpenTurn(turn_id, event.provider, event.model, event.automatic)
             state.open_turn.goal_id = attach_after(event, None, state.goal)
             if not event.automatic:
@@ -202,6 +205,13 @@ def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
             state.metadata = attrs.evolve(state.metadata, **given)
         case _:
             pass  # usage stands on the board; unknown events of newer versions change nothing
+
+
+def _leave_open(state: ThreadState) -> None:
+    """Another turn starts although one has no end: that one waits for hydration to close it."""
+    if state.open_turn is not None:
+        state.left_open.append(state.open_turn)
+        state.call_ids |= state.open_turn.call_ids
 
 
 def _fold_compaction(
@@ -275,6 +285,9 @@ def fold_appended(state: ThreadState, turn_id: str, event: TranscriptItemAppende
     if turn is None or turn.turn_id != turn_id:
         if isinstance(item, ToolCall):
             state.call_ids[item.id] = None
+        for left in state.left_open:
+            if left.turn_id == turn_id and isinstance(item, ToolResult):
+                left.calls.pop(item.id, None)
         return
     if event.steer_id is not None:
         turn.steers = [steer for steer in turn.steers if steer.steer_id != event.steer_id]
@@ -298,6 +311,7 @@ def _end_turn(state: ThreadState, turn_id: str, event: TerminalEvent) -> None:
         state.empty_turns = state.empty_turns + 1 if empty else 0
         state.call_ids |= state.open_turn.call_ids
         state.open_turn = None
+    state.left_open = [left for left in state.left_open if left.turn_id != turn_id]
 
 
 def _fold_goal(state: ThreadState, event: GoalUpdated | GoalCleared | GoalTimeRecorded) -> None:
