@@ -194,7 +194,8 @@ class ThreadActor:
 
     async def _continue(self, request: Request, payload: c.ContinueGoal, after: str) -> None:
         """Decide a continuation of the goal; one that is deferred waits on."""
-        self._front.continues_after = None
+        if self._front.continues_after == after:  # an earlier one, late, says nothing of the one that waits
+            self._front.continues_after = None
         await self._carry_out(request, payload)
         if not request.settled:
             self._front.continues_after = after
