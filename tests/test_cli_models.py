@@ -12,6 +12,9 @@ from roder_trio import inference, providers, stores
 from roder_trio.cli.cost import costs_of, told_cost
 from roder_trio.cli.models import model_cells
 from roder_trio.inference import ModelDescriptor
+from roder_trio.testing import FakeProviderServer
+from roder_trio.testing.server import Reply
+from tests.dialects import DIALECTS, Dialect
 from tests.loopback import STREAM, delta, ending, serving
 from tests.test_cli import Capture, call, thread_of
 from tests.turn_support import DONE, say
@@ -69,6 +72,25 @@ def test_hidden_models_are_not_listed() -> None:
         ModelDescriptor(provider="p", id="h", hidden=True),
     ]
     assert list(model_cells(rows)) == [("seen", "", "5", "", "")]
+
+
+PROVIDERS = {"chat_completions": "chat", "openai_responses": "openai", "anthropic": "anthropic", "gemini": "gemini"}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=PROVIDERS.values())
+async def test_a_turn_is_asked_of_the_provider_that_is_named(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, dialect: Dialect
+) -> None:
+    monkeypatch.setenv("ACME_KEY", "acme-hidden-key")
+    async with FakeProviderServer([Reply(steps=[dialect.sse(dialect.text("Yes."))])]).open() as server:
+        flags = ("--provider", PROVIDERS[dialect.name], "--base-url", server.url + dialect.base)
+        assert await call("run", "hello", *flags, "--api-key-env", "ACME_KEY") == 0
+    out, err = capsys.readouterr()
+    assert out == "Yes.\n"
+    assert "usage: 30 prompt + 3 completion = 33 tokens, $0.0000" in err
+    assert server.requests[0].path.endswith(dialect.path)
+    assert "acme-hidden-key" in server.requests[0].headers[dialect.key_header]
+    assert "acme-hidden-key" not in err
 
 
 async def test_what_is_known_of_a_cost_is_told_with_the_usage(capsys: Capture) -> None:
