@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import roder_trio as rt
-from roder_trio import inference, providers, stores
-from roder_trio.cli.cost import costs_of, told_cost
+from roder_trio import goals, inference, providers, stores
+from roder_trio.cli.cost import cost_of_goal, costs_of, told_cost
 from roder_trio.cli.models import model_cells
 from roder_trio.inference import ModelDescriptor
 from roder_trio.testing import FakeProviderServer
@@ -17,7 +17,7 @@ from roder_trio.testing.server import Reply
 from tests.dialects import DIALECTS, Dialect
 from tests.loopback import STREAM, delta, ending, serving
 from tests.test_cli import Capture, call, thread_of
-from tests.turn_support import DONE, say
+from tests.turn_support import DONE, say, settings
 
 pytestmark = pytest.mark.usefixtures("store")
 
@@ -128,3 +128,20 @@ async def test_a_thread_of_which_a_part_has_no_price_costs_at_least_the_rest() -
         assert costs.turns[second.turn_id] == rt.Cost(None, Decimal(0))
         assert await told_cost(runtime, thread.thread_id) == "at least $1.50"
         assert await told_cost(runtime, "gone") == ""
+
+
+async def test_a_goal_costs_what_was_charged_to_it() -> None:
+    told = inference.ProviderMetadata({"usage": {"cost": 1.5}})
+    step = [inference.Usage(rt.TokenUsage(5, 0, 5)), say("hi"), told, DONE]
+    engine = providers.ScriptedEngine([step, step])
+    async with rt.open_runtime(engines=[engine], store=stores.MemoryThreadStore(), config=settings()) as runtime:
+        thread = (await runtime.create_thread()).thread_id
+        await runtime.run_turn(thread, "go")
+        goal = await runtime.thread_goal_set(thread, goals.GoalPatch(objective="prove it"))
+        await runtime.run_turn(thread, "go")
+        snapshot = await runtime.load_thread(thread)
+        assert snapshot is not None
+        assert goal is not None
+        assert (await costs_of(snapshot)).whole.usd == 3
+        assert (await cost_of_goal(snapshot, goal.goal_id)).usd == Decimal("1.5")
+        assert await runtime.thread_cost(thread, goal=True) == await cost_of_goal(snapshot, goal.goal_id)
