@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import attrs
 import cattrs
 
-from roder_trio.codec.converter import converter
+from roder_trio.codec.converter import converter, quick
 from roder_trio.codec.text import REFUSALS, DecodeError, dump, parse_json
 from roder_trio.errors import InvalidRecord
 from roder_trio.logic.item import ItemNumbers
@@ -47,7 +47,7 @@ def decode_state(text: str | bytes, metadata: ThreadMetadata) -> Hydration | Non
         value = parse_json(text)
         if value.get("fold_version") != FOLD_VERSION:
             return None
-        return _hydration(converter.structure(value, _Document), metadata)
+        return _hydration(quick.structure(value, _Document), metadata)
     except (cattrs.BaseValidationError, DecodeError, *REFUSALS):
         return None
 
