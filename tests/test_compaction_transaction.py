@@ -1,6 +1,7 @@
 """A native compaction is one transaction: the table of its endings, inside a turn, by hand, and in a caller's task."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
@@ -9,7 +10,8 @@ import trio
 
 import roder_trio as rt
 from roder_trio import compaction, events, inference, items, stores, transcript
-from roder_trio.providers.scripted import NEVER_ENDS
+from roder_trio.logic.window import note_images
+from roder_trio.providers.scripted import NEVER_ENDS, ScriptedEngine
 from roder_trio.schema.usage import Purpose
 from roder_trio.testing import FaultyStore
 from tests.ledger_support import (
@@ -69,6 +71,7 @@ ROWS: dict[str, Row] = {
     "input is no list": Row(([U40, output(item(), compacted_input="a"), DONE],), 1, PROTOCOL, 40),
     "trigger": Row(([U40, output({"type": "compaction_trigger", "encrypted_content": "x"}), DONE],), 1, PROTOCOL, 40),
     "no list": Row(([U40, inference.ProviderMetadata({"output": "compaction"}), DONE],), 1, PROTOCOL, 40),
+    "no object": Row(([boundary(), U40, inference.ProviderMetadata(["x"]), DONE],), 1, PROTOCOL, 40),  # type: ignore[arg-type]
     "summary item": Row(([U40, output(item() | {"type": "compaction_summary"}), DONE],), 1, None, 40),
     "with other items": Row(([U40, output({"type": "message"}, item()), DONE],), 1, None, 40),
     "chatter": Row(
@@ -251,6 +254,38 @@ async def test_a_hint_without_developer_instructions_stands_alone(autojump_clock
         assert request.instructions.developer == "keep it"
 
 
+async def test_notes_stand_for_images_that_the_engine_does_not_take(autojump_clock):
+    seen = transcript.UserMessage("look", (transcript.Image("data:image/png;base64,AAAA"),))
+    blind = attrs.evolve(inference.InferenceCapabilities.agent(), image_input=False)
+    for capabilities in (blind, attrs.evolve(blind, image_input=True)):
+        async with with_goal(compact=[[boundary(), DONE]], capabilities=capabilities) as scene:
+            await persist(scene, (seen,))
+            assert await compact_directly(scene) is None
+            [[asked]] = [request.transcript for request in scene.engine.compact_requests]
+            assert asked == (seen if capabilities.image_input else transcript.UserMessage(f"look\n{note_images(1)}"))
+
+
+class Spiteful(ScriptedEngine):
+    """Its compactions fail as they are left."""
+
+    def compact_turn(self, context: Any, request: Any) -> Any:
+        return self._spite(super().compact_turn(context, request))
+
+    @asynccontextmanager
+    async def _spite(self, block: Any) -> AsyncIterator[Any]:
+        async with block as stream:
+            yield stream
+        raise ValueError("as it was left")
+
+
+async def test_what_was_wrong_in_the_stream_counts_before_what_is_raised_as_it_is_left(autojump_clock):
+    report = [U40, inference.Usage(3)]  # type: ignore[arg-type]
+    async with with_goal(engine=Spiteful(compact=[report, [boundary(), U40, DONE]])) as scene:
+        await persist(scene)
+        assert await compact_directly(scene) == PROTOCOL
+        assert await compact_directly(scene) is None
+
+
 # -- back-off ----------------------------------------------------------------------------------------------------------
 
 
@@ -269,6 +304,8 @@ async def test_back_off_doubles_with_some_jitter_and_each_attempt_has_its_own_id
         assert [retry.max_attempts for retry in scene.of(events.RetryScheduled)] == [3, 3]
         attempts = {call.context.attempt_id for call in scene.engine.calls if call.kind == "compact"}
         assert len(attempts) == 3
+        policies = [request.runtime.reliability for request in scene.engine.compact_requests]
+        assert [policy.provider_retry_max_attempts for policy in policies] == [3, 2, 1]
         assert (await meta(scene)).total_tokens == 120
 
 

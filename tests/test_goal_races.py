@@ -373,6 +373,25 @@ async def test_a_turn_that_is_refused_by_itself_bothers_nobody(tmp_path):
         assert engine.requests == []
 
 
+@pytest.mark.parametrize("gone", [True, False])
+async def test_a_goal_goes_on_only_where_the_folder_of_the_turn_before_is_still_there(tmp_path, gone):
+    folder = tmp_path / "work"
+    folder.mkdir()
+    steps = [[lambda request: folder.rmdir() if gone else None, used(1), DONE], failure("USAGE_LIMIT")]
+    engine = ScriptedEngine(steps)
+    async with rt.open_runtime(engines=[engine], config=settings(goals=rt.GoalConfig())) as runtime:
+        thread_id = (await runtime.create_thread()).thread_id
+        await runtime.thread_goal_set(thread_id, rt.goals.GoalPatch(objective="x"))
+        await runtime.run_turn(thread_id, "go", workspace=str(folder))
+        resident = runtime._core.directory.get(thread_id)
+        with trio.fail_after(10):
+            while resident.mailbox.unanswered or resident.job is not None:  # noqa: ASYNC110 - a thread looks
+                await trio.lowlevel.checkpoint()
+        goal = await runtime.thread_goal_get(thread_id)
+        status = Status.ACTIVE if gone else Status.USAGE_LIMITED
+        assert (goal.status, len(engine.requests)) == (status, 1 if gone else 2)
+
+
 @pytest.mark.parametrize("order", ["usage first", "end first"])
 async def test_usage_that_comes_with_the_end_counts_before_the_continuation_is_decided(autojump_clock, order):
     steps = [[used(42), say("a"), DONE], [say("b"), used(1), DONE]]

@@ -12,10 +12,11 @@ from roder_trio.actors.compaction import Compaction, Outcome
 from roder_trio.errors import ActorCrashed, StorageError
 from roder_trio.logic import compaction as rules
 from roder_trio.logic import pruning
-from roder_trio.logic.estimate import Sums
+from roder_trio.logic.thread.facts import View
 from roder_trio.schema.command import PruneContext
 from roder_trio.schema.compaction import Compacted, Preempted
 from roder_trio.schema.event import ContextCompactionSkipped
+from roder_trio.schema.transcript import TranscriptItem
 
 KEEP_AT_OVERFLOW = "keep the active goal and the latest tool outcomes"
 
@@ -37,17 +38,17 @@ class AutoCompaction:
     """One failed, or didn't help."""
     _preempted_in_a_row: int = 0
     _skipped: set[str] = attrs.field(factory=set)
-    _anchor: tuple[int, Sums] | None = None
-    """The provider's count of the newest request, and what the window's estimate was made of then."""
+    _anchor: tuple[int, View] | None = None
+    """The provider's count of the newest request, and the window as it was then."""
 
     def limits(self, route: Route) -> rules.Limits:
         """From how many tokens on who compacts."""
         limit = self.scope.services.config.auto_compact_token_limit
         return rules.limits(limit, route.row, bool(route.engine.requires_native_compaction))
 
-    def count(self, tokens: int | None, sums: Sums) -> None:
-        """Take the provider's count of a request whose window was `sums`; None: it can't be told."""
-        self._anchor = None if tokens is None else (tokens, sums)
+    def count(self, tokens: int | None, asked: View) -> None:
+        """Take the provider's count of a request whose window was that of `asked`; None: it can't be told."""
+        self._anchor = None if tokens is None else (tokens, asked)
 
     async def compact_if_due(self) -> bool:
         """Prune or compact if the window is too large; False if new input preempted that: the round begins again.
@@ -171,7 +172,13 @@ class AutoCompaction:
         return self.scope.view.sums.tokens(self.scope.takes_images)
 
     def _size(self) -> int:
-        if self._anchor is None:
+        """What counts against the threshold; a count from before a boundary, whoever committed that, is none."""
+        view = self.scope.view
+        if self._anchor is None or _boundary_of(self._anchor[1]) is not _boundary_of(view):
             return self._estimate()
         counted, then = self._anchor
-        return rules.size(self._estimate(), counted + (self.scope.view.sums - then).tokens(self.scope.takes_images))
+        return rules.size(self._estimate(), counted + (view.sums - then.sums).tokens(self.scope.takes_images))
+
+
+def _boundary_of(view: View) -> TranscriptItem | None:
+    return None if view.baseline is None else view.window[0]

@@ -12,6 +12,7 @@ from roder_trio.actors.compaction import Compaction
 from roder_trio.actors.directory import Directory
 from roder_trio.errors import RuntimeClosed, StorageError
 from roder_trio.logic.compaction import Kept
+from roder_trio.logic.window import Window
 from roder_trio.ports import InferenceEngine
 from roder_trio.schema.command import BeginDirectCompaction, RecordCompaction, TurnPlan
 from roder_trio.schema.compaction import NativeCompactionOutcome, Preempted, Unsupported
@@ -76,7 +77,7 @@ class DirectCompactions:
         thread_id = thread.thread_id
         begun = await self._directory.ask(thread_id, BeginDirectCompaction(transcript, engine.target))
         if begun is None:
-            return Preempted(transcript)
+            return Preempted(Window(list(transcript)))
         view, developer_instructions = begun
 
         async def report(payload: Any) -> Any:

@@ -300,7 +300,7 @@ class ThreadActor:
                 services.broadcast.end_readers(thread_id)
             return False
         state = hydration.state
-        open_turn = state.open_turn
+        closed = [turn.turn_id for turn in (*state.left_open, state.open_turn) if turn is not None]
         log = ThreadLog(state, services, lambda: self._home.mailbox.post(c.Checkpoint()))
         await self._commit(log, close_open_work(state, hydration.ledger, self._facts()))
         self._log = log
@@ -308,8 +308,8 @@ class ThreadActor:
         services.accounting.totals(thread_id).forget_turns()
         if hydration.repairs:
             services.publish_live(StorageRepaired(hydration.repairs), thread_id, None, "runtime")
-        if open_turn is not None:
-            services.publish_live(ThreadRecovered((open_turn.turn_id,)), thread_id, None, "runtime")
+        if closed:
+            services.publish_live(ThreadRecovered(tuple(closed)), thread_id, None, "runtime")
         if self._recovers:
             self._recovers = False
             if state.items is None:

@@ -140,7 +140,7 @@ class TurnJob:
 
     async def _sample(self) -> SamplingStep:
         """Run one step; what it leaves is the turn's to store, whatever ended it."""
-        attempt, sums = sampling_attempt(self.scope), self.scope.view.sums
+        attempt, asked = sampling_attempt(self.scope), self.scope.view
         sampled = SamplingStep(self.scope, attempt)
         if self._answer is not None and self._is_steered():
             self._answer.ask_freely()
@@ -153,7 +153,7 @@ class TurnJob:
         if sampled.step.completed is not None:
             on_first = self.scope.routes.current is self.scope.routes.first
             tokens = sampled.step.context_tokens(sampled.usage.prompt_tokens) if on_first else None
-            self._compaction.count(tokens, sums)
+            self._compaction.count(tokens, asked)
         return sampled
 
     def _request(self, sampled: SamplingStep) -> tuple[TurnContext, InferenceRequest]:

@@ -25,7 +25,7 @@ from roder_trio.schema.thread import ExtensionStateRecord, ThreadMetadata
 from roder_trio.schema.transcript import ToolCall, TranscriptItem, UserMessage
 from roder_trio.schema.usage import ZERO_USAGE, TokenUsage
 
-FOLD_VERSION = 2
+FOLD_VERSION = 3
 
 NEWEST_READINGS = 32
 """How many attempts keep their own reading, in case a later one comes; the open turn's do too."""
@@ -34,7 +34,12 @@ Ids = tuple[str, ...]
 
 
 def encode_state(hydration: Hydration) -> str:
-    """Return the text of a state; its metadata is left to the store, which has it. Raises InvalidRecord."""
+    """Return the text of a state; its metadata is left to the store, which has it.
+
+    Raises InvalidRecord, also for a state that hydration must put in order first.
+    """
+    if hydration.state.left_open:
+        raise InvalidRecord("A thread with earlier turns that never ended is kept once those are closed.")
     try:
         return dump(converter.unstructure(_document(hydration), _Document)).decode()
     except REFUSALS as error:

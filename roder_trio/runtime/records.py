@@ -220,7 +220,7 @@ class RecordMethods(Base):
 def _checked(turn_id: str) -> str:
     """Return a turn id that a host made. Raises ValueError."""
     if not is_valid_id(turn_id):
-        raise ValueError(f"a turn id is text of 1 to 512 characters without NUL, not {turn_id!r}")
+        raise ValueError(f"a turn id is Unicode text of 1 to 512 characters without NUL, not {turn_id!r}")
     return turn_id
 
 

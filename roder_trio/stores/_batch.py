@@ -61,7 +61,7 @@ def fault_of(thread_id: ThreadId, record: object) -> str | None:
             return "its scope names another thread"
     elif not isinstance(record, OpaqueRecord):
         return f"{type(record).__name__} is no record"
-    return None if is_valid_id(record_id(record)) else "its id is not text of 1 to 512 characters without NUL"
+    return None if is_valid_id(record_id(record)) else "its id is not Unicode text of 1 to 512 characters without NUL"
 
 
 def stored_record(thread_id: ThreadId, data: str | dict[str, Any], position: int) -> StoredRecord:
@@ -116,7 +116,7 @@ def check_new_thread(metadata: ThreadMetadata) -> None:
     if not isinstance(metadata, ThreadMetadata):
         raise TypeError(f"create_thread takes ThreadMetadata, not {type(metadata).__name__}")
     if not is_valid_id(metadata.thread_id):
-        raise ValueError("a thread id must be text of 1 to 512 characters without NUL")
+        raise ValueError("a thread id must be Unicode text of 1 to 512 characters without NUL")
     if metadata.created_at.utcoffset() is None or metadata.updated_at.utcoffset() is None:
         raise InvalidRecord(f"The dates of thread {metadata.thread_id!r} need an offset.")
 

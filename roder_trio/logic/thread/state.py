@@ -13,6 +13,7 @@ import attrs
 
 from roder_trio.logic.goal.rules import attach_after
 from roder_trio.logic.item import ItemFold, ItemNumbers, ItemStep, Pinned, fold_kind, project
+from roder_trio.logic.tool.refusal import was_refused
 from roder_trio.logic.window import History
 from roder_trio.schema.event import (
     ApprovalRequested,
@@ -105,7 +106,7 @@ class OpenTurn:
     asked: set[str] = attrs.field(factory=set)
     """The ids of calls that the host was asked to run, answered or not."""
     worked: bool = False
-    """A call was answered, a steer delivered, or the goal changed."""
+    """A call was run, a steer delivered, or the goal changed."""
     stopped: GoalStop | None = None
     """How the goal that the turn worked on was stopped since."""
 
@@ -125,6 +126,8 @@ class ThreadState:
     items: ItemFold | None = attrs.field(factory=ItemFold)
     """What is shown of the thread; None: only the log tells."""
     open_turn: OpenTurn | None = None
+    left_open: list[OpenTurn] = attrs.field(factory=list)
+    """Earlier turns whose ends the log lacks, oldest first; what it says of them since is in here."""
     last_turn_id: str | None = None
     last_model: tuple[str, str] | None = None
     """Provider and model of the last turn that was started."""
@@ -204,10 +207,18 @@ def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
 def _begin_turn(state: ThreadState, turn_id: str, event: TurnStarted) -> None:
     state.turn(turn_id).started = True
     state.last_turn_id, state.last_model = turn_id, (event.provider, event.model)
+    _leave_open(state)
     state.open_turn = OpenTurn(turn_id, event.provider, event.model, event.automatic)
     state.open_turn.goal_id = attach_after(event, None, state.goal)
     if not event.automatic:
         state.empty_turns = 0
+
+
+def _leave_open(state: ThreadState) -> None:
+    """Another turn starts although one has no end: that one waits for hydration to close it."""
+    if state.open_turn is not None:
+        state.left_open.append(state.open_turn)
+        state.call_ids |= state.open_turn.call_ids
 
 
 def _fold_compaction(
@@ -301,6 +312,9 @@ def fold_appended(state: ThreadState, turn_id: str, event: TranscriptItemAppende
     if turn is None or turn.turn_id != turn_id:
         if isinstance(item, ToolCall):
             state.call_ids.add(item.id)
+        for left in state.left_open:
+            if left.turn_id == turn_id and isinstance(item, ToolResult):
+                left.calls.pop(item.id, None)
         return
     if event.steer_id is not None:
         turn.steers = [steer for steer in turn.steers if steer.steer_id != event.steer_id]
@@ -310,7 +324,7 @@ def fold_appended(state: ThreadState, turn_id: str, event: TranscriptItemAppende
         turn.call_ids.add(item.id)
     elif isinstance(item, ToolResult):
         turn.calls.pop(item.id, None)
-        turn.worked = True
+        turn.worked = turn.worked or not was_refused(item)
 
 
 def _end_turn(state: ThreadState, turn_id: str, event: TerminalEvent) -> None:
@@ -324,6 +338,7 @@ def _end_turn(state: ThreadState, turn_id: str, event: TerminalEvent) -> None:
         state.empty_turns = state.empty_turns + 1 if empty else 0
         state.call_ids |= state.open_turn.call_ids
         state.open_turn = None
+    state.left_open = [left for left in state.left_open if left.turn_id != turn_id]
 
 
 def _fold_goal(state: ThreadState, event: GoalUpdated | GoalCleared | GoalTimeRecorded) -> None:

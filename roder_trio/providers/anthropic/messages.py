@@ -12,12 +12,11 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import attrs
-import orjson
 
 from roder_trio.logic.naming import ToolNames
 from roder_trio.logic.pairing import Sent
 from roder_trio.logic.window import note_images
-from roder_trio.providers._dialect import text_of
+from roder_trio.providers._dialect import decode_json, text_of
 from roder_trio.providers.anthropic.block import HOSTED
 from roder_trio.providers.anthropic.profile import Profile
 from roder_trio.schema.transcript import (
@@ -70,7 +69,7 @@ class _Writer:
             case AssistantMessage():
                 self._say("assistant", text_blocks(item.text))
             case ToolCall():
-                given = orjson.loads(item.arguments)
+                given = decode_json(item.arguments)
                 call = {"type": "tool_use", "id": item.id, "name": self.names.wire(item.name), "input": given}
                 self._say("assistant", [call])
             case ToolResult():

@@ -6,18 +6,19 @@ transaction and decoded after it.
 
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 
 import attrs
 
 from roder_trio.codec.text import decode_datetime, dump, encode_datetime
-from roder_trio.errors import CorruptRecord, InvalidCursor
+from roder_trio.errors import CorruptRecord
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.thread import LogPage, ThreadMetadata, ThreadPage, ThreadSnapshot
 from roder_trio.stores._batch import CHUNK_BYTES, CHUNK_RECORDS
+from roder_trio.stores._listing import log_position
 from roder_trio.stores._snapshot import snapshot_of
-from roder_trio.stores._sql_record import CREATION, EventPage, events_after, read_log, seq_of, unicode_text
+from roder_trio.stores._sql_record import CREATION, EventPage, events_after, read_log, seq_of, unicode_text, whole_rows
 from roder_trio.stores._sql_thread import PageQuery, page_of, read_document
 
 BODIES = "SELECT position, body FROM entry WHERE thread = ? AND position > ? ORDER BY position"
@@ -25,8 +26,6 @@ BODIES = "SELECT position, body FROM entry WHERE thread = ? AND position > ? ORD
 
 NEAR = 64
 """Records that are looked through rather than halved."""
-MAX_DIGITS = 18
-"""Of a position."""
 
 
 def as_json(values: list[str]) -> str:
@@ -43,6 +42,13 @@ def one_moment(connection: sqlite3.Connection) -> Iterator[None]:
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+
+
+@contextmanager
+def _bodies(connection: sqlite3.Connection, number: int, after: int) -> Iterator[sqlite3.Cursor]:
+    """`BODIES`, read as far as needed; a statement that an error leaves in its midst would keep what it saw."""
+    with closing(connection.execute(BODIES, (number, after))) as rows:
+        yield rows
 
 
 def load_thread(connection: sqlite3.Connection, thread_id: ThreadId) -> ThreadSnapshot | None:
@@ -92,7 +98,6 @@ def read_creation(connection: sqlite3.Connection, thread_id: ThreadId, number: i
 
 def read_log_page(connection: sqlite3.Connection, thread_id: ThreadId, cursor: str | None) -> LogPage | None:
     """A piece of the log of a thread, active or archived; None for unknown. Raises InvalidCursor, sqlite3.Error."""
-    start = _read_cursor(cursor)
     with one_moment(connection):
         row = connection.execute(
             "SELECT number, last_position, archived_at FROM thread WHERE thread_id = ?", (thread_id,)
@@ -100,22 +105,16 @@ def read_log_page(connection: sqlite3.Connection, thread_id: ThreadId, cursor: s
         if row is None:
             return None
         number, last_position, archived_at = row
+        start = log_position(cursor, last_position)
         created = read_creation(connection, thread_id, number)
-        bodies, end = _piece(connection.execute(BODIES, (number, start)), start)
+        with _bodies(connection, number, start) as rows:
+            bodies, end = _piece(whole_rows(thread_id, rows, last_position, start), start)
     return LogPage(
         created=created.encode(),
         batches=(f"[{','.join(bodies)}]".encode(),) if bodies else (),
         archived=archived_at is not None,
         next_cursor=str(end) if bodies and end < last_position else None,
     )
-
-
-def _read_cursor(cursor: str | None) -> int:
-    if cursor is None:
-        return CREATION
-    if not isinstance(cursor, str) or not cursor.isascii() or not cursor.isdigit() or len(cursor) > MAX_DIGITS:
-        raise InvalidCursor("The cursor was not made by this store; read the log from its beginning.")
-    return int(cursor)
 
 
 def _piece(rows: Iterable[tuple[int, str]], start: int) -> tuple[list[str], int]:
@@ -151,7 +150,8 @@ def load_events(
         start = CREATION if place is None else _standing(connection, row.number, place)
         if start == CREATION and read_document(thread_id, row.metadata).is_ordered:
             start = _halved(connection, thread_id, row, after)
-        return events_after(thread_id, connection.execute(BODIES, (row.number, start)), after, limit)
+        with _bodies(connection, row.number, start) as rows:
+            return events_after(thread_id, whole_rows(thread_id, rows, row.last_position, start), after, limit)
 
 
 def _halved(connection: sqlite3.Connection, thread_id: ThreadId, row: Active, after: int) -> int:
@@ -160,10 +160,11 @@ def _halved(connection: sqlite3.Connection, thread_id: ThreadId, row: Active, af
     while high - low > NEAR:
         middle = (low + high) // 2
         seq = 0
-        for position, body in connection.execute(BODIES, (row.number, middle)):
-            seq = seq_of(thread_id, position, body)
-            if seq or position >= high:
-                break
+        with _bodies(connection, row.number, middle) as rows:
+            for position, body in rows:
+                seq = seq_of(thread_id, position, body)
+                if seq or position >= high:
+                    break
         if 0 < seq <= after:
             low = middle
         else:
