@@ -54,9 +54,9 @@ class TokenUsage:
             self.cache_creation_prompt_tokens,
             self.reasoning_tokens,
         )
-        for name, value in zip(_COUNTERS, counters, strict=True):
+        for index, value in enumerate(counters):
             if type(value) is not int or not 0 <= value <= MAX_TOKENS:
-                raise ValueError(f"{name} must be an integer from 0 to 2**63-1, not {value!r}")
+                raise ValueError(f"{_COUNTERS[index]} must be an integer from 0 to 2**63-1, not {value!r}")
 
     @property
     def is_empty(self) -> bool:
