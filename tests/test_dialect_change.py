@@ -189,3 +189,20 @@ async def test_an_interrupted_text_is_told_to_another_dialect_with_its_note(firs
         texts = list(strings(request.json))
         note = texts.index("[The message above was cut off before it was finished.]")
         assert texts.index("half of it") < note < texts.index("second")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=[dialect.name for dialect in DIALECTS])
+async def test_a_steer_in_mid_text_is_sent_behind_the_text_so_far_and_its_note(dialect: Dialect) -> None:
+    begun = Reply(steps=[dialect.sse(dialect.begun("half of it"))], keep_open=True)
+    async with FakeProviderServer([begun, Reply(steps=[dialect.sse(dialect.text("Yes."))])]).open() as server:
+        async with rt.open_runtime(engines=[dialect.engine(server.url)], config=settings()) as runtime:
+            thread = (await runtime.create_thread()).thread_id
+            async with runtime.turn(thread, "first") as turn:
+                async for envelope in turn:
+                    if envelope.kind == "item.delta" and len(server.requests) == 1:
+                        await runtime.steer_turn(thread, turn.turn_id, "second")
+        assert (turn.outcome.status, turn.outcome.text) == ("completed", "Yes.")
+    _, request = server.requests
+    dialect.check(request.json)
+    said = ["first", "half of it", "[The message above was cut off before it was finished.]", "second"]
+    assert [text for text in strings(request.json) if text in said] == said

@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 
 import attrs
+import trio
 
 from roder_trio.actors._attempts import find_failure
 from roder_trio.actors._route import Route
@@ -95,9 +96,12 @@ class AutoCompaction:
     async def recover(self, attempt: int) -> Recovery | None:
         """Make the window smaller after a request that was too large for the model; None if new input preempted that.
 
-        Raises what made it fail.
+        While a call is open the window stays as it is. Raises what made it fail.
         """
         scope, before = self.scope, self._estimate()
+        if rules.has_open_call(scope.view.window):
+            await trio.lowlevel.checkpoint()
+            return Recovery(before, before)
         if attempt > 1 and not scope.engine.requires_native_compaction:
             await self._prune(PruneContext(turn_id=scope.turn_id, all_old=True))
         outcome = await self._run("overflow", too_large=True, hint=KEEP_AT_OVERFLOW)

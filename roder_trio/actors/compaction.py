@@ -166,6 +166,7 @@ class Compaction:
             thread_id=self.thread_id,
             hint=self.hint,
             attempts_left=attempts_left,
+            deadline_remaining=None if self.deadline == float("inf") else self.deadline - trio.current_time(),
         )
 
     async def _commit(self, verdict: rules.Boundary, duration: float) -> Outcome:

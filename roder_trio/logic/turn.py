@@ -232,13 +232,14 @@ def compaction_request(
     *,
     thread_id: str,
     attempts_left: int,
+    deadline_remaining: float | None = None,
     hint: str | None = None,
 ) -> inference.InferenceRequest:
     """Build the request of a native compaction: the whole window, no structured output, the hint at the end.
 
     An engine that retries inside its stream is told how many attempts are left.
     """
-    request = next_request(plan, window, config, extras, thread_id=thread_id)
+    request = next_request(plan, window, config, extras, thread_id=thread_id, deadline_remaining=deadline_remaining)
     reliability = attrs.evolve(config.reliability, provider_retry_max_attempts=attempts_left)
     request = attrs.evolve(request, runtime=attrs.evolve(request.runtime, reliability=reliability))
     if hint is None or not hint.strip():

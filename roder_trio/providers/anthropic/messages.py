@@ -125,8 +125,8 @@ def _without_halves(said: list[tuple[str, Block]]) -> list[tuple[str, Block]]:
 
     They can while nothing but results of ours stands behind the newest assistant message.
     """
-    asked = {block.get("id") for _, block in said if block["type"] in HOSTED}
-    answered = {block.get("tool_use_id") for _, block in said}
+    asked = {text_of(block.get("id")) for _, block in said if block["type"] in HOSTED}
+    answered = {text_of(block.get("tool_use_id")) for _, block in said} - {""}
     open_from = len(said)
     while open_from and said[open_from - 1][1]["type"] == "tool_result":
         open_from -= 1
@@ -135,7 +135,7 @@ def _without_halves(said: list[tuple[str, Block]]) -> list[tuple[str, Block]]:
     return [
         (role, block)
         for place, (role, block) in enumerate(said)
-        if (place >= open_from or block["type"] not in HOSTED or block.get("id") in answered)
+        if (place >= open_from or block["type"] not in HOSTED or text_of(block.get("id")) in answered)
         and (block["type"] == "tool_result" or block.get("tool_use_id") in (None, *asked))
     ]
 

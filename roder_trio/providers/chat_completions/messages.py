@@ -110,9 +110,8 @@ class _Messages:
         if self.profile.reasoning_replay != "reasoning_details":
             return
         stored = [part for part in payload.get("output", ()) if isinstance(part, Mapping)]
-        entries = [
-            entry for part in stored if part.get("type") == "reasoning_details" for entry in part.get("entries", ())
-        ]
+        held = [part.get("entries") for part in stored if part.get("type") == "reasoning_details"]
+        entries = [entry for part in held if isinstance(part, list | tuple) for entry in part]
         if entries and self.open is not None and "tool_calls" in self.open:
             self.open["reasoning_details"] = entries
         else:

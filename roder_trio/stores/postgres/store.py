@@ -250,12 +250,15 @@ class PostgresThreadStore(ThreadStore):
 
         position, due = await self._session.fenced(thread_id, work, epoch)
         self._session.hints.note(key, position)
-        if due and self._session.is_open and thread_id not in self._keeping:
+        if due and epoch is not None and self._session.is_open and thread_id not in self._keeping:
             self._keeping.add(thread_id)
-            self._session.check_open().start_soon(self._keep_state, thread_id)
+            self._session.check_open().start_soon(self._keep_state, thread_id, epoch)
 
-    async def _keep_state(self, thread_id: ThreadId) -> None:
-        """Renew the kept state of a thread; what is in its way is no harm, for the next turn's end tries again."""
+    async def _keep_state(self, thread_id: ThreadId, epoch: int) -> None:
+        """Renew the kept state of a thread; what is in its way is no harm, for the next turn's end tries again.
+
+        It is kept under the lease of the append that called for it or not at all, so it never takes one from anybody.
+        """
         await trio.lowlevel.checkpoint()
         key = self._session.key(thread_id)
         try:
@@ -263,7 +266,6 @@ class PostgresThreadStore(ThreadStore):
             if stand is None:
                 return
             text = await self._session.in_worker(kept.text_of, stand)
-            epoch = self._session.tenure.epoch(thread_id)
             await self._session.fenced(
                 thread_id, lambda link, fence, doubt: kept.keep(link, key, fence, stand.position, text), epoch
             )
