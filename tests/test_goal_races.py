@@ -15,6 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 import roder_trio as rt
 from roder_trio import events, stores
 from roder_trio.providers.scripted import NEVER_ENDS, ScriptedEngine
+from roder_trio.schema.command import ContinueGoal
 from roder_trio.testing import FaultyStore
 from tests.goal_support import (
     Cause,
@@ -210,6 +211,21 @@ async def test_an_interrupt_of_the_turn_that_is_ending_pauses_the_goal(autojump_
         assert isinstance(scene.ends[0], events.TurnCompleted)
         assert (automatic_turns(scene), causes(scene)) == ([], [Cause.HOST, Cause.HOST])
         assert (await goal_of(scene)).status is Status.PAUSED
+
+
+async def test_an_earlier_continuation_that_is_late_hides_no_stop_from_the_one_that_waits(autojump_clock):
+    gate = Gate(ends_turn)
+    async with in_gap(spoken("a"), gate=gate) as scene:
+        [turn_id] = turns_of(scene)
+
+        async def late() -> None:
+            scene.resident.mailbox.post(ContinueGoal(turn_id="late", after="an earlier one"))
+            await trio.lowlevel.checkpoint()
+
+        async with meanwhile(gate, late, lambda: scene.interrupt(turn_id)):
+            pass
+        await at_rest(scene)
+        assert ((await goal_of(scene)).status, automatic_turns(scene)) == (Status.PAUSED, [])
 
 
 @pytest.mark.parametrize("step", [[say("b"), NEVER_ENDS], "stuck"], ids=["it speaks", "its request opens"])

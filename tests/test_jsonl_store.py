@@ -28,6 +28,7 @@ from roder_trio.errors import (
 )
 from roder_trio.schema import transcript
 from roder_trio.schema.event import TranscriptItemAppended, TurnCompleted, TurnStarted, Unknown
+from roder_trio.schema.thread import ThreadPage
 from roder_trio.schema.usage import TokenUsage
 from roder_trio.stores import JsonlThreadStore
 from roder_trio.stores._frame import encode_batch
@@ -517,6 +518,19 @@ async def test_a_creation_whose_directory_can_not_be_synced_is_unknown_and_may_b
         tried = disk.calls["sync_directory"]
         assert await store.create_thread(metadata) == metadata
         assert disk.calls["sync_directory"] == tried + 1
+
+
+async def test_a_thread_that_is_archived_before_it_was_known_to_be_there_is_listed(base):
+    disk = FlakyDisk()
+    async with opened(base, disk) as store:
+        disk.fail["sync_directory"] = errno.EIO
+        with pytest.raises(AppendOutcomeUnknown):
+            await store.create_thread(Sample("t").metadata())
+        assert await store.archive_thread("t")
+        assert [row.thread_id for row in (await store.list_archived()).threads] == ["t"]
+        assert (await store.list_threads(), await store.load_metadata("t")) == (ThreadPage(), None)
+        assert await store.unarchive_thread("t")
+        assert [row.thread_id for row in (await store.list_threads()).threads] == ["t"]
 
 
 async def test_an_archiving_whose_directory_can_not_be_synced_is_unknown_and_shows_what_is(base):

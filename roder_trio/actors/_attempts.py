@@ -111,8 +111,8 @@ class Attempts:
             block = open_stream(context)
             if block is None:
                 return rules.Ending.DECLINED
-            with cancel_alone():
-                await reader.read(block, taken)
+            with cancel_alone(), trio.CancelScope() as waiting:
+                await reader.read(block, taken, waiting)
         except Exception as error:
             raised = error
         self._failed_at = trio.current_time()

@@ -38,7 +38,7 @@ class AutoCompaction:
     _spent: bool = False
     """One failed, or didn't help."""
     _preempted_in_a_row: int = 0
-    _skipped: set[str] = attrs.field(factory=set)
+    _skipped: tuple[str, ...] = ()
     _anchor: tuple[int, View] | None = None
     """The provider's count of the newest request, and the window as it was then."""
 
@@ -69,7 +69,7 @@ class AutoCompaction:
         )
         match decision:
             case rules.Skip(reason) if reason not in self._skipped:
-                self._skipped.add(reason)
+                self._skipped += (reason,)
                 scope.publish(ContextCompactionSkipped(reason))
             case rules.Prune():
                 await self._prune(PruneContext(turn_id=scope.turn_id, size=size, threshold=threshold))
@@ -166,7 +166,7 @@ class AutoCompaction:
             cut=scope.cut if preemptible else scope.cut_for_good,
             cancel_reason=lambda: None if scope.cut_for_good() else "new_input",
             attached_goal=scope.port.attached_goal,
-            deadline=scope.deadline.deadline,
+            deadline=scope.deadline,
             hint=hint,
             context=scope.context,
             goal_note=scope.port.goal_note,

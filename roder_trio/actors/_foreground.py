@@ -26,6 +26,8 @@ from roder_trio.schema import command as c
 class Foreground:
     """The slot for a thread's one job, and what follows from it by itself."""
 
+    __slots__ = ("_home", "_port", "_services", "continues_after", "slot")
+
     def __init__(self, home: Home, services: Services, port: Port) -> None:
         self.slot = Slot()
         self.continues_after: str | None = None
@@ -66,7 +68,7 @@ class Foreground:
             job.cancel(services.lifecycle.drain_reason)
             services.lifecycle.interrupted.add(plan.turn_id)
         runner = make_runner(admitted, job, log, self._port, self.view(log), services, goal_note)
-        nursery.start_soon(self._run, job, runner)
+        nursery.start_soon(self._run, job, runner, name="roder_trio.job")
 
     async def _run(self, job: Job, runner: Runner) -> None:
         """Run a job and give its last word to this incarnation; if it can't be taken, hydration closes the turn."""

@@ -249,7 +249,7 @@ def _hydration(document: _Document, metadata: ThreadMetadata) -> Hydration:
         opening_time=document.opening_time,
         goal_time=document.goal_time,
         empty_turns=document.empty_turns,
-        call_ids=set(document.call_ids),
+        call_ids=dict.fromkeys(document.call_ids),
         extensions={(record.extension_id, record.key): record for record in document.extensions},
     )
     for turn_id, item_id in _item_ids(document):
@@ -289,9 +289,9 @@ def _open_turn(document: _OpenTurn) -> OpenTurn:
         goal_id=document.goal_id,
         steers=list(document.steers),
         calls={call.id: call for call in document.calls},
-        call_ids=set(document.call_ids),
+        call_ids=dict.fromkeys(document.call_ids),
         pending=dict(_requests(document.pending)),
-        asked=set(document.asked),
+        asked=dict.fromkeys(document.asked),
         worked=document.worked,
         stopped=document.stopped,
     )

@@ -92,6 +92,9 @@ class Index:
             self.rows[name] = attrs.evolve(row, archived=news is Standing.ARCHIVED)
         elif news is not Standing.GONE and place is not None:
             self.damaged[name] = news is Standing.ARCHIVED
+        elif news is not Standing.GONE:
+            # it moved before anything was known of it
+            self.doubtful.add(thread_id)
         self.dirty = True
         self._orders.clear()
 

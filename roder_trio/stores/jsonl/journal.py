@@ -110,6 +110,12 @@ class ThreadJournal:
         # the date is of before the reading, so a later change makes the row stale
         return Row(log.fold.metadata, len(data), 0 if found is None else found.st_mtime_ns, archived)
 
+    def look(self) -> None:
+        """Find out for the index what there is, active or archived. Raises StorageError."""
+        self._read()
+        if self.news is Standing.ARCHIVED:
+            self.news = self.describe(archived=True) or Standing.GONE
+
     def _read(self) -> Replay | None:
         """Read the active file, set a torn tail aside and keep what appends need."""
         self._state = None

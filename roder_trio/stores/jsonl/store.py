@@ -290,7 +290,7 @@ class JsonlThreadStore(ThreadStore):
 
     async def _reread(self, thread_id: ThreadId) -> None:
         try:
-            await self._ask(thread_id, ThreadJournal.load_metadata)
+            await self._ask(thread_id, ThreadJournal.look)
         except StorageError:
             # its standing in the index tells
             return  # noqa: ASYNC910 - the call that failed was a checkpoint
