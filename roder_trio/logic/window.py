@@ -20,6 +20,7 @@ from roder_trio.schema.inference import EngineTarget
 from roder_trio.schema.transcript import ContextCompaction, ProviderMetadata, ToolResult, TranscriptItem, UserMessage
 
 _NO_BOUNDARY = -1
+_WITH_IMAGES = (UserMessage, ToolResult)
 
 Place: TypeAlias = tuple[str, int]
 """A turn, and the index of one of its items."""
@@ -245,7 +246,7 @@ def holds_images(item: TranscriptItem) -> bool:
     """Whether an item has images that a model could see."""
     if isinstance(item, ContextCompaction):
         return item.active_request is not None and bool(item.active_request.images)
-    return isinstance(item, UserMessage | ToolResult) and bool(item.images)
+    return isinstance(item, _WITH_IMAGES) and bool(item.images)
 
 
 def without_images(items: Iterable[TranscriptItem]) -> list[TranscriptItem]:

@@ -41,12 +41,14 @@ def is_text_or_none(instance: object, attribute: "attrs.Attribute[Any]", value: 
 
 MAX_ID_LENGTH = 512
 
-_NO_PART_OF_AN_ID = re.compile("[\0\ud800-\udfff]")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def is_valid_id(value: object) -> bool:
     """Whether `value` can be an id: 1 to 512 code points, no NUL, no lone surrogate, which would not come back."""
-    return isinstance(value, str) and 0 < len(value) <= MAX_ID_LENGTH and _NO_PART_OF_AN_ID.search(value) is None
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_LENGTH or "\0" in value:
+        return False
+    return value.isascii() or _LONE_SURROGATE.search(value) is None
 
 
 def as_tuple(values: Iterable[Any]) -> tuple[Any, ...]:

@@ -29,6 +29,9 @@ CHUNK_RECORDS = 500
 CHUNK_BYTES = 4 * 1024 * 1024
 """How much is appended at once by what fills a thread, if one record or batch isn't more."""
 
+_PLACED = (EventEnvelope, ThreadItemEvent)
+"""Records that name their thread and their time."""
+
 T = TypeVar("T")
 
 
@@ -46,7 +49,7 @@ def checked_batch(thread_id: ThreadId, records: Iterable[Record]) -> tuple[Store
 
 def fault_of(thread_id: ThreadId, record: object) -> str | None:
     """Why `record` can't stand in the log of `thread_id`, as far as its outer fields tell; None if it can."""
-    if isinstance(record, EventEnvelope | ThreadItemEvent):
+    if isinstance(record, _PLACED):
         if record.thread_id != thread_id and record.thread_id is not None:
             return f"it names thread {record.thread_id!r}"
         if record.timestamp.utcoffset() is None:

@@ -1,17 +1,18 @@
 """A thread's state, and the fold that makes it from stored events.
 
-`fold_event`, `fold_item` and `fold_extension` are the only functions that change a `ThreadState`, live and when a log
-is read alike, so folding all events gives the live state. What the log doesn't tell (the phase of a job, waiters, open
-text) is not in here. What only seldom anyone asks for goes with each summary, and is read from the log again if someone
-does, so a thread with summaries grows by ids and counts alone.
+`fold_event`, `fold_item`, `fold_items` and `fold_extension` are the only functions that change a `ThreadState`, live
+and when a log is read alike, so folding all events gives the live state. What the log doesn't tell (the phase of a job,
+waiters, open text) is not in here. What only seldom anyone asks for goes with each summary, and is read from the log
+again if someone does, so a thread with summaries grows by ids and counts alone.
 """
 
+from collections.abc import Sequence
 from typing import assert_never
 
 import attrs
 
 from roder_trio.logic.goal.rules import attach_after
-from roder_trio.logic.item import ItemFold, ItemNumbers, fold_kind
+from roder_trio.logic.item import ItemFold, ItemNumbers, ItemStep, Pinned, fold_kind, project
 from roder_trio.logic.tool.refusal import was_refused
 from roder_trio.logic.window import History
 from roder_trio.schema.event import (
@@ -36,10 +37,11 @@ from roder_trio.schema.event import (
     TurnFailed,
     TurnInterrupted,
     TurnStarted,
+    UsageRecorded,
 )
 from roder_trio.schema.goal import Goal, GoalCause, GoalStatus
 from roder_trio.schema.ids import UNSET
-from roder_trio.schema.item import ItemCompleted, ItemDelta, ItemDiscarded, ThreadItem, ThreadItemEvent
+from roder_trio.schema.item import ItemCompleted, ItemDelta, ItemDiscarded, ItemEventKind, ThreadItem, ThreadItemEvent
 from roder_trio.schema.thread import ExtensionStateRecord, ThreadMetadata, ThreadScope
 from roder_trio.schema.transcript import AssistantMessage, ContextCompaction, ToolCall, ToolResult, is_final_phase
 
@@ -171,16 +173,11 @@ def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
     turn_id = envelope.turn_id
     match envelope.event:
         case TranscriptItemAppended() as event if turn_id is not None:
-            state.next_item_seq = max(state.next_item_seq, event.item_seq + 1)
             fold_appended(state, turn_id, event)
+        case UsageRecorded():
+            pass  # it stands on the board
         case TurnStarted() as event if turn_id is not None:
-            state.turn(turn_id).started = True
-            state.last_turn_id, state.last_model = turn_id, (event.provider, event.model)
-            _leave_open(state)
-            state.open_turn = OpenTurn(turn_id, event.provider, event.model, event.automatic)
-            state.open_turn.goal_id = attach_after(event, None, state.goal)
-            if not event.automatic:
-                state.empty_turns = 0
+            _begin_turn(state, turn_id, event)
         case TurnCompleted() | TurnFailed() | TurnInterrupted() as event if turn_id is not None:
             _end_turn(state, turn_id, event)
         case SteerAccepted() as event:
@@ -204,7 +201,17 @@ def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
             given = {name: value for name, value in changes.items() if value is not UNSET}
             state.metadata = attrs.evolve(state.metadata, **given)
         case _:
-            pass  # usage stands on the board; unknown events of newer versions change nothing
+            pass  # unknown events of newer versions change nothing
+
+
+def _begin_turn(state: ThreadState, turn_id: str, event: TurnStarted) -> None:
+    state.turn(turn_id).started = True
+    state.last_turn_id, state.last_model = turn_id, (event.provider, event.model)
+    _leave_open(state)
+    state.open_turn = OpenTurn(turn_id, event.provider, event.model, event.automatic)
+    state.open_turn.goal_id = attach_after(event, None, state.goal)
+    if not event.automatic:
+        state.empty_turns = 0
 
 
 def _leave_open(state: ThreadState) -> None:
@@ -244,24 +251,43 @@ def _fold_request(
 
 def fold_item(state: ThreadState, event: ThreadItemEvent) -> None:
     """Take one item event, stored or derived, into the state."""
-    state.next_item_seq = max(state.next_item_seq, event.seq + 1)
-    _fold_held(state, event)
-    state.numbers.see(event.turn_id, event.event.item_id)
+    _fold_step(state, event)
     if state.items is not None:
         state.items.apply(event)
 
 
-def _fold_held(state: ThreadState, event: ThreadItemEvent) -> None:
+def fold_items(state: ThreadState, steps: Sequence[ItemStep]) -> None:
+    """Take the item events of a log into the state; what is shown of them is projected when someone asks for it."""
+    for step in steps:
+        _fold_step(state, step)
+    if state.items is not None:
+        state.items.follow(steps)
+
+
+def _fold_step(state: ThreadState, step: ItemStep) -> None:
+    state.next_item_seq = max(state.next_item_seq, step.seq + 1)
+    if isinstance(step, Pinned):
+        item_id = step.item_id
+        if item_id in state.checkpoints:
+            for kind in project(step.item, step.turn_id, item_id):
+                _fold_held(state, step.turn_id, kind, checkpoint=False)
+    else:
+        item_id = step.event.item_id
+        _fold_held(state, step.turn_id, step.event, checkpoint=step.checkpoint)
+    state.numbers.see(step.turn_id, item_id)
+
+
+def _fold_held(state: ThreadState, turn_id: str, kind: ItemEventKind, *, checkpoint: bool) -> None:
     """Keep what checkpoints hold; the first one makes the item, or finds it ended by a host."""
-    item_id, kind = event.event.item_id, event.event
+    item_id = kind.item_id
     held = state.checkpoints.get(item_id)
     if isinstance(kind, ItemCompleted | ItemDiscarded):
         state.checkpoints.pop(item_id, None)
     elif held is not None:
         held.item = None if held.item is None and isinstance(kind, ItemDelta) else fold_kind(held.item, kind)
-    elif event.checkpoint:
-        ended = isinstance(kind, ItemDelta) and state.numbers.knows(event.turn_id, item_id)
-        state.checkpoints[item_id] = HeldText(event.turn_id, None if ended else fold_kind(None, kind))
+    elif checkpoint:
+        ended = isinstance(kind, ItemDelta) and state.numbers.knows(turn_id, item_id)
+        state.checkpoints[item_id] = HeldText(turn_id, None if ended else fold_kind(None, kind))
 
 
 def fold_extension(state: ThreadState, record: ExtensionStateRecord) -> None:
@@ -272,6 +298,7 @@ def fold_extension(state: ThreadState, record: ExtensionStateRecord) -> None:
 
 def fold_appended(state: ThreadState, turn_id: str, event: TranscriptItemAppended) -> None:
     """Take one transcript item into the state."""
+    state.next_item_seq = max(state.next_item_seq, event.item_seq + 1)
     entry = state.turn(turn_id)
     entry.count = max(entry.count, event.index + 1)
     state.history.append(event.item, (turn_id, event.index))
