@@ -3,6 +3,7 @@
 import logging
 import math
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import trio.testing
 import roder_trio as rt
 from roder_trio import events, inference, providers, stores, testing, transcript
 from roder_trio.providers.scripted import NEVER_ENDS as NEVER
+from roder_trio.schema.command import Touch
 from tests.turn_support import DONE, CountingStore, call, failure, one_thread, say, settings, started, texts, used
 
 BOUNDARY = inference.ProviderMetadata({"output": [{"type": "compaction", "id": "c", "encrypted_content": "e"}]})
@@ -47,6 +49,22 @@ def slow_append(kind: str, seconds: float) -> rt.ThreadStore:
 
 
 # -- an interrupt ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_that_ends_before_a_full_mailbox_waits_for_room(autojump_clock: trio.testing.MockClock) -> None:
+    store = slow_append("thread.metadata_changed", 5)
+    async with one_thread([say("so far"), NEVER], store=store) as scene, trio.open_nursery() as nursery:
+        turn_id = await scene.start()
+        await scene.wait_text("so far")
+        nursery.start_soon(partial(scene.runtime.update_thread, scene.id, title="slow"))
+        await trio.testing.wait_all_tasks_blocked()
+        while scene.resident.mailbox.post(Touch()):
+            pass
+        scene.resident.job.cancel("user")
+        await trio.testing.wait_all_tasks_blocked()
+        assert not scene.ends
+        outcome = await scene.wait(turn_id)
+        assert (outcome.status, outcome.text) == ("interrupted", "so far")
 
 
 async def test_an_interrupt_keeps_what_was_said_and_counted(autojump_clock: trio.testing.MockClock) -> None:
