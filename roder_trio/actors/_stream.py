@@ -66,7 +66,8 @@ class StreamReader:
                         if not finished or self.cut():
                             self._settle(stream)
         finally:
-            self._stop_waiting(waiting, finished=finished)
+            if self.ended_at is None:
+                self._stop_waiting(waiting, finished=finished)
             self.overran = self.ended_at is not None and trio.current_time() >= inner.deadline
 
     def _stop_waiting(self, waiting: trio.CancelScope, *, finished: bool) -> None:
