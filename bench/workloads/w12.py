@@ -47,9 +47,10 @@ async def _turn(deltas: int, kept: list[int] | None) -> list[float]:
             began = time.perf_counter()
             async with runtime.turn(thread, QUESTION) as turn:
                 async for _ in turn:
-                    if kept is not None:
-                        kept.append(slow.buffered)
+                    pass
             spent = time.perf_counter() - began
+            if kept is not None:
+                kept.append(slow.buffered)
             nursery.cancel_scope.cancel()
     return [spent]
 

@@ -31,19 +31,23 @@ class Subscription(Reader):
     def __init__(self, filter: Filter, buffer: int, lagged: Callable[[int], EventEnvelope]) -> None:
         super().__init__(filter, buffer)
         self._lagged = lagged
+        self._takes_all = filter == Filter()
+        """Asked first, for each event: a slow reader may cost the others next to nothing."""
         self._terminals = 0
         self._missed = 0
         self._overrun = False
 
     def offer(self, envelope: EventEnvelope) -> None:
         """Take an event if it is wanted."""
-        if self._ended or not self.filter.matches(envelope):
+        if self._ended or not (self._takes_all or self.filter.matches(envelope)):
             return
-        terminal = is_terminal(envelope)
-        if len(self._buffer) < self._limit or self._make_room(terminal):
-            self._buffer.append(envelope)
-            self._terminals += terminal
-            self._notify()
+        terminal = isinstance(envelope.event, TERMINAL_EVENTS)
+        if len(self._buffer) >= self._limit and not self._make_room(terminal):
+            return
+        self._buffer.append(envelope)
+        self._terminals += terminal
+        if self._wake is not None:
+            self._wake.set()
 
     def take(self) -> EventEnvelope:
         """Return what stands first; call it only if something does."""
