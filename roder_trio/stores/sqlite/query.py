@@ -1,27 +1,38 @@
 """What the tables say: each call sees one moment.
 
 Rules of the room: every function blocks and gets a connection of its own for the call; rows are read inside one
-transaction and decoded after it.
+transaction and decoded after it. No row is believed whose checksum isn't its own, no log that lacks a position, and no
+index alone that there is nothing.
 """
 
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
 import attrs
 
-from roder_trio.codec.text import decode_datetime, dump, encode_datetime
+from roder_trio.codec.text import dump
 from roder_trio.errors import CorruptRecord, InvalidCursor
 from roder_trio.schema.ids import ThreadId
-from roder_trio.schema.thread import LogPage, ThreadMetadata, ThreadPage, ThreadSnapshot
+from roder_trio.schema.thread import LogPage, ThreadMetadata, ThreadSnapshot
 from roder_trio.stores._batch import CHUNK_BYTES, CHUNK_RECORDS
 from roder_trio.stores._snapshot import snapshot_of
-from roder_trio.stores._sql_record import CREATION, EventPage, events_after, read_log, seq_of, unicode_text
-from roder_trio.stores._sql_thread import PageQuery, page_of, read_document
+from roder_trio.stores._sql_record import CREATION, EventPage, events_after, read_log, seq_of
+from roder_trio.stores._sql_thread import read_document
+from roder_trio.stores.sqlite.row import (
+    THREAD,
+    WRONG,
+    StoredThread,
+    checked_thread,
+    checksum,
+    damaged_thread,
+)
 
-BODIES = "SELECT position, body FROM entry WHERE thread = ? AND position > ? ORDER BY position"
-"""The (position, body) of the records of a thread, by its number, behind a position."""
+_ENTRIES = """
+SELECT position, record_id, body, crc FROM entry WHERE thread = ? AND position > ? ORDER BY position"""
+
+_NAMED = f"SELECT {THREAD} FROM thread INDEXED BY thread_name WHERE thread_id = ?"  # noqa: S608
+_NAMED_AGAIN = "SELECT number FROM thread INDEXED BY thread_name_again WHERE thread_id = ?"
 
 NEAR = 64
 """Records that are looked through rather than halved."""
@@ -45,68 +56,92 @@ def one_moment(connection: sqlite3.Connection) -> Iterator[None]:
             connection.execute("ROLLBACK")
 
 
+def find_thread(connection: sqlite3.Connection, thread_id: ThreadId) -> StoredThread | None:
+    """The row of a thread, active or archived; None if there is none. Raises CorruptRecord, sqlite3.Error."""
+    row = connection.execute(_NAMED, (thread_id,)).fetchone()
+    if row is None:
+        if connection.execute(_NAMED_AGAIN, (thread_id,)).fetchone() is not None:
+            raise damaged_thread(thread_id, "one of two indexes lacks it")
+        return None
+    thread = checked_thread(row)
+    if thread is None or thread.thread_id != thread_id:
+        raise damaged_thread(thread_id)
+    return thread
+
+
+def find_active(connection: sqlite3.Connection, thread_id: ThreadId) -> StoredThread | None:
+    """The row of an active thread. Raises CorruptRecord, sqlite3.Error."""
+    thread = find_thread(connection, thread_id)
+    return thread if thread is not None and thread.archived_at is None else None
+
+
+def bodies(connection: sqlite3.Connection, thread: StoredThread, after: int = CREATION) -> Iterator[tuple[int, str]]:
+    """The (position, body) of the records of a thread behind a position, each checked, up to the last.
+
+    Raises CorruptRecord, sqlite3.Error.
+    """
+    position = after
+    for place, record_id, body, crc in connection.execute(_ENTRIES, (thread.number, after)):
+        position += 1
+        if place != position:
+            raise CorruptRecord(thread.thread_id, position, f"the next record stands at {place}")
+        if crc != checksum(thread.number, position, record_id, body):
+            raise CorruptRecord(thread.thread_id, position, WRONG)
+        yield position, body
+    if position != thread.last_position:
+        raise CorruptRecord(thread.thread_id, position + 1, f"the log should end at {thread.last_position}")
+
+
 def load_thread(connection: sqlite3.Connection, thread_id: ThreadId) -> ThreadSnapshot | None:
     """All that is held of an active thread. Raises CorruptRecord, sqlite3.Error."""
     with one_moment(connection):
-        row = find_active(connection, thread_id)
-        if row is None:
+        thread = find_active(connection, thread_id)
+        if thread is None:
             return None
-        rows = connection.execute(BODIES, (row.number, CREATION)).fetchall()
-    metadata = read_document(thread_id, row.metadata).metadata
-    return snapshot_of(metadata, read_log(thread_id, rows, row.last_position))
+        rows = list(bodies(connection, thread))
+    metadata = read_document(thread_id, thread.metadata).metadata
+    return snapshot_of(metadata, read_log(thread_id, rows, thread.last_position))
 
 
 def load_metadata(connection: sqlite3.Connection, thread_id: ThreadId) -> ThreadMetadata | None:
     """The metadata of an active thread. Raises CorruptRecord, sqlite3.Error."""
-    row = find_active(connection, thread_id)
-    return None if row is None else read_document(thread_id, row.metadata).metadata
+    with one_moment(connection):
+        thread = find_active(connection, thread_id)
+    return None if thread is None else read_document(thread_id, thread.metadata).metadata
 
 
-@attrs.frozen
-class Active:
-    """The row of a thread that isn't archived; `metadata` is its document."""
-
-    number: int
-    metadata: str
-    last_position: int
-    last_seq: int
-
-
-def find_active(connection: sqlite3.Connection, thread_id: ThreadId) -> Active | None:
-    """The row of an active thread. Raises sqlite3.Error."""
+def read_creation(connection: sqlite3.Connection, thread: StoredThread) -> str:
+    """The body of the row that holds the creation of a thread. Raises CorruptRecord, sqlite3.Error."""
     row = connection.execute(
-        "SELECT number, metadata, last_position, last_seq FROM thread WHERE thread_id = ? AND archived_at IS NULL",
-        (thread_id,),
+        "SELECT record_id, body, crc FROM entry WHERE thread = ? AND position = ?", (thread.number, CREATION)
     ).fetchone()
-    return None if row is None else Active(*row)
-
-
-def read_creation(connection: sqlite3.Connection, thread_id: ThreadId, number: int) -> str:
-    """The body of the row that holds the creation of the thread of that number. Raises CorruptRecord, sqlite3.Error."""
-    row = connection.execute("SELECT body FROM entry WHERE thread = ? AND position = ?", (number, CREATION)).fetchone()
     if row is None:
-        raise CorruptRecord(thread_id, "its creation", "it is missing")
-    body: str = row[0]
+        raise CorruptRecord(thread.thread_id, "its creation", "it is missing")
+    if row[2] != checksum(thread.number, CREATION, *row[:2]):
+        raise CorruptRecord(thread.thread_id, "its creation", WRONG)
+    body: str = row[1]
     return body
 
 
 def read_log_page(connection: sqlite3.Connection, thread_id: ThreadId, cursor: str | None) -> LogPage | None:
-    """A piece of the log of a thread, active or archived; None for unknown. Raises InvalidCursor, sqlite3.Error."""
+    """A piece of the log of a thread, active or archived; None for unknown.
+
+    Raises CorruptRecord, InvalidCursor, sqlite3.Error.
+    """
     start = _read_cursor(cursor)
     with one_moment(connection):
-        row = connection.execute(
-            "SELECT number, last_position, archived_at FROM thread WHERE thread_id = ?", (thread_id,)
-        ).fetchone()
-        if row is None:
+        thread = find_thread(connection, thread_id)
+        if thread is None:
             return None
-        number, last_position, archived_at = row
-        created = read_creation(connection, thread_id, number)
-        bodies, end = _piece(connection.execute(BODIES, (number, start)), start)
+        if start > thread.last_position:
+            raise InvalidCursor("The cursor is of another log; read this one from its beginning.")
+        created = read_creation(connection, thread)
+        found, end = _piece(bodies(connection, thread, start), start)
     return LogPage(
         created=created.encode(),
-        batches=(f"[{','.join(bodies)}]".encode(),) if bodies else (),
-        archived=archived_at is not None,
-        next_cursor=str(end) if bodies and end < last_position else None,
+        batches=(f"[{','.join(found)}]".encode(),) if found else (),
+        archived=thread.archived_at is not None,
+        next_cursor=str(end) if end < thread.last_position else None,
     )
 
 
@@ -120,15 +155,15 @@ def _read_cursor(cursor: str | None) -> int:
 
 def _piece(rows: Iterable[tuple[int, str]], start: int) -> tuple[list[str], int]:
     """Bodies for one append, and the position of the last."""
-    bodies: list[str] = []
+    found: list[str] = []
     end, size = start, 0
     for position, body in rows:
         size += len(body)
-        if bodies and (size > CHUNK_BYTES or len(bodies) == CHUNK_RECORDS):
+        if found and (size > CHUNK_BYTES or len(found) == CHUNK_RECORDS):
             break
-        bodies.append(body)
+        found.append(body)
         end = position
-    return bodies, end
+    return found, end
 
 
 @attrs.frozen
@@ -145,23 +180,23 @@ def load_events(
 ) -> EventPage:
     """A page of envelopes, looked for from `place` on if that still stands. Raises CorruptRecord, sqlite3.Error."""
     with one_moment(connection):
-        row = find_active(connection, thread_id)
-        if row is None or after >= row.last_seq:
+        thread = find_active(connection, thread_id)
+        if thread is None or after >= thread.last_seq:
             return EventPage((), CREATION, None)
-        start = CREATION if place is None else _standing(connection, row.number, place)
-        if start == CREATION and read_document(thread_id, row.metadata).is_ordered:
-            start = _halved(connection, thread_id, row, after)
-        return events_after(thread_id, connection.execute(BODIES, (row.number, start)), after, limit)
+        start = CREATION if place is None else _standing(connection, thread, place)
+        if start == CREATION and read_document(thread_id, thread.metadata).is_ordered:
+            start = _halved(connection, thread, after)
+        return events_after(thread_id, bodies(connection, thread, start), after, limit)
 
 
-def _halved(connection: sqlite3.Connection, thread_id: ThreadId, row: Active, after: int) -> int:
+def _halved(connection: sqlite3.Connection, thread: StoredThread, after: int) -> int:
     """A position of an ordered log behind which all envelopes with a seq above `after` stand, found by halving."""
-    low, high = CREATION, row.last_position
+    low, high = CREATION, thread.last_position
     while high - low > NEAR:
         middle = (low + high) // 2
         seq = 0
-        for position, body in connection.execute(BODIES, (row.number, middle)):
-            seq = seq_of(thread_id, position, body)
+        for position, body in bodies(connection, thread, middle):
+            seq = seq_of(thread.thread_id, position, body)
             if seq or position >= high:
                 break
         if 0 < seq <= after:
@@ -171,35 +206,9 @@ def _halved(connection: sqlite3.Connection, thread_id: ThreadId, row: Active, af
     return low
 
 
-def _standing(connection: sqlite3.Connection, number: int, place: Place) -> int:
+def _standing(connection: sqlite3.Connection, thread: StoredThread, place: Place) -> int:
+    """Where a place is if its record still stands there; else the log's beginning."""
     row = connection.execute(
-        "SELECT record_id FROM entry WHERE thread = ? AND position = ?", (number, place.position)
+        "SELECT record_id FROM entry WHERE thread = ? AND position = ?", (thread.number, place.position)
     ).fetchone()
-    return place.position if row is not None and row[0] == place.record_id else CREATION
-
-
-def list_threads(connection: sqlite3.Connection, query: PageQuery) -> ThreadPage:
-    """A page of a listing. Raises sqlite3.Error."""
-    where = ["thread.archived_at IS NOT NULL" if query.archived else "thread.archived_at IS NULL"]
-    source, values = "thread", []
-    if query.label is not None:
-        source = "label JOIN thread ON thread.thread_id = label.thread_id"
-        where.append("label.key = ? AND label.value = ?")
-        values += [unicode_text(part) for part in query.label]
-    if query.before is not None:
-        where.append("(thread.updated_at, thread.thread_id) < (?, ?)")
-        values += [encode_datetime(query.before[0]), query.before[1]]
-    rows = connection.execute(
-        f"SELECT thread.thread_id, thread.updated_at, thread.metadata FROM {source} WHERE {' AND '.join(where)} "  # noqa: S608
-        f"ORDER BY thread.updated_at DESC, thread.thread_id DESC LIMIT {query.rows}",
-        values,
-    ).fetchall()
-    return page_of(query, [_listed(*row) for row in rows])
-
-
-def _listed(thread_id: ThreadId, updated_at: str, document: str) -> tuple[ThreadId, datetime, str]:
-    try:
-        return thread_id, decode_datetime(updated_at), document
-    except ValueError:
-        # without a date it can't be described
-        return thread_id, datetime.min.replace(tzinfo=UTC), ""
+    return place.position if row == (place.record_id,) else CREATION
