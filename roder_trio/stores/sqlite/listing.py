@@ -26,9 +26,6 @@ from roder_trio.stores.sqlite.row import THREAD, StoredThread, checked_thread
 _ACTIVE = "archived_at IS NULL"
 _ARCHIVED = "archived_at >= ''"
 
-_NEWEST = (b"", "")
-"""Behind every text."""
-
 _PAGE = """
 SELECT listed.archived_at, listed.updated_at, listed.thread_id, {thread} FROM (
     SELECT number, archived_at, updated_at, thread_id FROM thread INDEXED BY thread_listing
@@ -106,17 +103,33 @@ def _check_order(keys: Sequence[tuple[str, ThreadId]]) -> None:
 
 
 def _check_end(connection: sqlite3.Connection, query: PageQuery, rows: int) -> None:
-    """At the end of a listing: it holds as many threads as were stored, those before this page and its `rows`.
+    """At the end of a listing: as many threads are there as were stored, and as many behind its last cursor as `rows`.
 
     Raises StorageError.
     """
-    side, before = _side(query), _before(query)
-    count = f"SELECT count(*) FROM thread INDEXED BY thread_listing WHERE {side}"  # noqa: S608
-    (there,) = connection.execute(count).fetchone()
-    (shown,) = connection.execute(f"{count} AND (updated_at, thread_id) >= (?, ?)", before or _NEWEST).fetchone()
+    before, there, behind = _before(query), rows, rows
+    if before is not None:
+        keys = connection.execute(
+            f"SELECT updated_at, thread_id FROM thread INDEXED BY thread_listing WHERE {_side(query)} "  # noqa: S608
+            "ORDER BY updated_at, thread_id"
+        )
+        there, behind = _counted(keys, before)
     (stored,) = connection.execute("SELECT sum(threads) FROM tally WHERE archived = ?", (query.archived,)).fetchone()
-    if not there == shown + rows == stored:
+    if there != stored or behind != rows:
         raise _damaged_index("it holds another number of threads than were stored")
+
+
+def _counted(keys: Iterable[tuple[str, ThreadId]], before: tuple[str, ThreadId]) -> tuple[int, int]:
+    """How many keys there are, and how many before that one. An entry out of place misleads every search by halving."""
+    there = behind = 0
+    last = None
+    for key in keys:
+        if last is not None and key <= last:
+            raise _damaged_index("its threads stand in no order")
+        last = key
+        there += 1
+        behind += key < before
+    return there, behind
 
 
 def _labelled(connection: sqlite3.Connection, query: PageQuery, label: Label) -> tuple[list[Listed], list[ThreadId]]:
