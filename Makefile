@@ -1,14 +1,14 @@
 # make demo     a conversation through the command line, offline
 # make test     all tests, with coverage floors
 # make soak     stores killed at every append and at random, for as long as it takes; SOAK=... gives it options
-# make check    style, structured concurrency lints, types
+# make check    style, structured concurrency lints, types; make lint or make types: a part of it
 # make bench    measures beside other frameworks and writes bench/RESULTS.md; ONLY=W4,W7 some, QUICK=1 a trial, PROFILE=1 a profile
 # Each makes .venv first, with any Python 3.11+ that is found; PYTHON=... names one.
 
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test soak check format bench clean
+.PHONY: demo test soak check lint types format bench clean
 
 demo: $(VENV)/.installed
 	BIN=$(BIN) sh examples/demo.sh
@@ -20,9 +20,14 @@ soak: $(VENV)/.installed
 	$(BIN)/python -m tests.soak $(SOAK)
 
 check: $(VENV)/.installed
+	@$(MAKE) -j2 lint types
+
+lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/flake8 roder_trio examples tests
+
+types: $(VENV)/.installed
 	$(BIN)/mypy
 	$(BIN)/mypy examples
 

@@ -22,7 +22,7 @@ Watches = Callable[[trio.lowlevel.Task], bool]
 
 def is_job(task: trio.lowlevel.Task) -> bool:
     """The task of a thread's foreground job."""
-    return task.name.endswith("Foreground._run")
+    return task.name == "roder_trio.job"
 
 
 def is_runtime(task: trio.lowlevel.Task) -> bool:

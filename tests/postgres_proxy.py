@@ -29,6 +29,7 @@ class Proxy:
         self._listener.bind(str(folder / ".s.PGSQL.5432"))
         self._listener.listen()
         self._open = True
+        self._shuts = False
         self._closing = False
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._threads: list[threading.Thread] = []
@@ -39,10 +40,19 @@ class Proxy:
         self._threads.append(thread)
         thread.start()
 
+    @property
+    def is_open(self) -> bool:
+        return self._open
+
     def shut(self) -> None:
         """Cut all connections and take none until `reopen`."""
         self._open = False
         self.cut_all()
+
+    def cut_and_shut(self, cut: Cut) -> None:
+        """Cut at the next commit, which no other connection outlives; none is taken from then on, until `reopen`."""
+        self._shuts = True
+        self.cuts.append(cut)
 
     def reopen(self) -> None:
         self._open = True
@@ -81,6 +91,8 @@ class Proxy:
                 continue
             pair = (client, server)
             self._pairs.add(pair)
+            if not self._open:  # shut since it was looked at
+                self._cut(pair)
             self._start(self._to_server, pair)
             self._start(self._to_client, pair)
 
@@ -91,6 +103,8 @@ class Proxy:
                 if COMMIT in data:
                     self.commits += 1
                     cut = self.cuts.popleft() if self.cuts else None
+                    if cut is not None and self._shuts:
+                        self._shut_but(pair)
                     if cut == "before":
                         break
                     if cut == "after":
@@ -99,6 +113,12 @@ class Proxy:
                         continue
                 server.sendall(data)
         self._cut(pair)
+
+    def _shut_but(self, kept: tuple[socket.socket, socket.socket]) -> None:
+        """Shut before the client of `kept` can hear that its connection is cut."""
+        self._shuts = self._open = False
+        for pair in self._pairs - {kept}:
+            self._cut(pair)
 
     def _to_client(self, pair: tuple[socket.socket, socket.socket]) -> None:
         client, server = pair

@@ -195,6 +195,11 @@ def test_a_hosted_result_without_its_call_stays_behind() -> None:
     assert messages(*items) == [user("Context summary:\nsum"), assistant("so"), user("ask")]
 
 
+def test_ids_that_are_no_texts_do_no_harm() -> None:
+    odd = [{**SEARCH, "id": ["s"]}, {**FOUND, "tool_use_id": {}}]
+    assert messages(ASK, stored(*odd), ASK) == [user("ask", "ask")]
+
+
 BOUNDARY = {"type": "compaction", "content": "what was"}
 
 

@@ -168,7 +168,13 @@ def test_stored_reasoning_details_are_brought_back_verbatim() -> None:
     entries = [{"type": "reasoning.encrypted", "data": "x"}]
     payload = {"dialect": "chat_completions", "provider": "acme", "model": "m"}
     stored = ProviderMetadata({**payload, "output": [{"type": "reasoning_details", "entries": entries}]})
-    items = [ASK, ReasoningSummary("t"), ToolCall("1", "f", "{}"), stored, ToolResult("1", "f", "r")]
+    called = [ToolCall("1", "f", "{}"), ToolCall("2", "f", "{}")]
+    answered = [ToolResult("1", "f", "r"), ToolResult("2", "f", "r")]
+    # a log holds a step's metadata before its calls
+    items = [ASK, ReasoningSummary("t"), AssistantMessage("a"), stored, *called, *answered]
+    again = messages(*items, *called, *answered, reasoning_replay="reasoning_details")
+    assert [message.get("reasoning_details") for message in again] == [None, entries, *[None] * 5]
+    items = [ASK, ReasoningSummary("t"), *called, stored, *answered]
     assert messages(*items, reasoning_replay="reasoning_details")[1]["reasoning_details"] == entries
     assert "reasoning_details" not in messages(*items)[1]
     assert "reasoning_details" not in messages(*items, ASK, reasoning_replay="reasoning_details")[1]

@@ -22,12 +22,23 @@ from roder_trio.schema.inference import (
     ToolDefinition,
 )
 from roder_trio.schema.transcript import AssistantMessage, ToolCall, ToolResult, UserMessage
-from tests.chat import CONTEXT, TARGET, Decoded, decode, decode_frames, engine, frames_of, request, split_outputs
+from tests.chat import (
+    CONTEXT,
+    TARGET,
+    Decoded,
+    assert_cuts_change_nothing,
+    decode,
+    decode_frames,
+    engine,
+    frames_of,
+    request,
+    split_outputs,
+)
 from tests.support import SHARED, shared
 
 NAMES = sorted(path.name for path in (SHARED / "wire/chat_completions").glob("*.sse")) or ["absent"]
 every_stream = pytest.mark.parametrize("name", NAMES)
-SPLITS = 48
+CUTS = 12
 
 
 def stream_of(name: str) -> bytes:
@@ -110,9 +121,8 @@ def test_a_recorded_stream_is_the_same_in_single_bytes_and_at_every_cut(name: st
     raw = stream_of(name)
     whole = outputs(decode([raw]))
     assert outputs(decode(raw[at : at + 1] for at in range(len(raw)))) == whole
-    first = min(len(raw), 2048)
-    step = 1 if len(raw) < 4096 else max(1, first // SPLITS)
-    for cut in range(0, first, step):
+    assert_cuts_change_nothing(raw)
+    for cut in range(0, len(raw), max(1, len(raw) // CUTS)):
         assert outputs(decode([raw[:cut], raw[cut:]])) == whole
 
 

@@ -254,6 +254,16 @@ async def test_a_store_that_can_not_delete_or_unarchive_is_not_asked_to():
     await check_thread_store(lambda: store)
 
 
+async def test_a_store_that_can_not_do_what_is_asked_of_all_fails():
+    class ForReading(MemoryThreadStore):
+        async def append(self, thread_id, records):
+            raise StoreUnsupported("no")
+
+    store = ForReading()
+    with pytest.raises(AssertionError, match="- C7 durable append: StoreUnsupported: no"):
+        await check_thread_store(lambda: store)
+
+
 def broken(store, point):
     store.fail.clear()
     store.fail_after.clear()

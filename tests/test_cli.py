@@ -64,13 +64,11 @@ async def test_a_thread_goes_on_and_its_usage_adds_up(capsys: Capture) -> None:
         assert await call("run", "first question", *flags) == 0
         first = capsys.readouterr()
         assert first.out == "One.\n"
-        assert (
-            "usage: 10 prompt + 2 completion = 12 tokens; the thread: 10 prompt + 2 completion = 12 tokens" in first.err
-        )
+        assert "usage: 10 prompt + 2 completion = 12 tokens, at least $0.00; the thread: 10 prompt" in first.err
         assert await call("run", "second question", "--thread", thread_of(first.err), *flags) == 0
         second = capsys.readouterr()
     assert second.out == "Two.\n"
-    assert "usage: 20 prompt + 3 completion = 23 tokens; the thread: 30 prompt + 5 completion = 35 tokens" in second.err
+    assert "; the thread: 30 prompt + 5 completion = 35 tokens, at least $0.00" in second.err
     told = texts(server.requests)[1]
     assert [text for text in told if text in {"first question", "One.", "second question"}] == [
         "first question",

@@ -58,7 +58,7 @@ async def test_a_goal_is_set_shown_changed_and_cleared_and_no_turn_begins(capsys
     assert await command("goal", "set", thread, "prove it", "--budget", "500") == 0
     assert capsys.readouterr().out == "active: 0 of 500 tokens, 0:00\n"
     assert await command("goal", "show", thread) == 0
-    assert capsys.readouterr().out == "active: 0 of 500 tokens, 0:00\nprove it\n"
+    assert capsys.readouterr().out == "active: 0 of 500 tokens, 0:00, $0.00\nprove it\n"
     assert await command("goal", "set", thread, "--no-budget", "--status", "paused") == 0
     assert capsys.readouterr().out == "paused: 0 tokens, 0:00\n"
     assert await command("goal", "show", thread, "--json") == 0
@@ -129,7 +129,7 @@ async def test_a_goal_is_worked_on_until_the_model_completes_it(capsys: Capture)
     assert "turn 2, 10 of 500 tokens, 0:00\n" in err
     assert "turn 3, 20 of 500 tokens, 0:00\n" in err
     assert "tool update_goal: done" in err
-    assert "goal complete after 3 turns, 22 of 500 tokens, 0:00\n" in err
+    assert "goal complete after 3 turns, 22 of 500 tokens, 0:00, at least $0.00\n" in err
     first, second = texts(server.requests)[:2]
     assert "start here" in first
     assert any("prove it" in text for text in first)
@@ -155,7 +155,7 @@ async def test_a_model_that_does_nothing_blocks_the_goal(capsys: Capture) -> Non
     async with serving(says("I could.")) as server:
         assert await command("run", "--goal", "prove it", *flags(server)) == 1
     err = capsys.readouterr().err
-    assert "goal blocked after 3 turns, 30 tokens, 0:00\n" in err
+    assert "goal blocked after 3 turns, 30 tokens, 0:00, at least $0.00\n" in err
     assert "once what blocks it is out of the way: roder-trio goal resume" in err
     assert len(server.requests) == 3
 
@@ -181,7 +181,7 @@ async def test_a_goal_of_an_existing_thread_is_worked_on(capsys: Capture) -> Non
     thread = await new_thread(capsys)
     async with serving(COMPLETE, says("Done.")) as server:
         assert await command("run", "--goal", "prove it", "--thread", thread, *flags(server)) == 0
-    assert await goal_line(capsys, thread) == "complete: 2 tokens, 0:00"
+    assert await goal_line(capsys, thread) == "complete: 2 tokens, 0:00, at least $0.00"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,8 @@ async def test_ctrl_c_between_two_turns_pauses_the_goal(capsys: Capture, monkeyp
     real = rt.Runtime.thread_cost
 
     async def press(self: rt.Runtime, thread_id: str, *, goal: bool = False) -> rt.Cost:
-        signal.raise_signal(signal.SIGINT)
+        if not goal:
+            signal.raise_signal(signal.SIGINT)
         await trio.testing.wait_all_tasks_blocked()
         return await real(self, thread_id, goal=goal)
 

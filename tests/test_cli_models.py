@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 import roder_trio as rt
-from roder_trio import inference, providers, stores
-from roder_trio.cli.cost import costs_of, told_cost
+from roder_trio import goals, inference, providers, stores
+from roder_trio.cli.cost import cost_of_goal, costs_of, told_cost
 from roder_trio.cli.models import model_cells
 from roder_trio.inference import ModelDescriptor
+from roder_trio.testing import FakeProviderServer
+from roder_trio.testing.server import Reply
+from tests.dialects import DIALECTS, Dialect
 from tests.loopback import STREAM, delta, ending, serving
 from tests.test_cli import Capture, call, thread_of
-from tests.turn_support import DONE, say
+from tests.turn_support import DONE, say, settings
 
 pytestmark = pytest.mark.usefixtures("store")
 
@@ -71,6 +74,25 @@ def test_hidden_models_are_not_listed() -> None:
     assert list(model_cells(rows)) == [("seen", "", "5", "", "")]
 
 
+PROVIDERS = {"chat_completions": "chat", "openai_responses": "openai", "anthropic": "anthropic", "gemini": "gemini"}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=PROVIDERS.values())
+async def test_a_turn_is_asked_of_the_provider_that_is_named(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, dialect: Dialect
+) -> None:
+    monkeypatch.setenv("ACME_KEY", "acme-hidden-key")
+    async with FakeProviderServer([Reply(steps=[dialect.sse(dialect.text("Yes."))])]).open() as server:
+        flags = ("--provider", PROVIDERS[dialect.name], "--base-url", server.url + dialect.base)
+        assert await call("run", "hello", *flags, "--api-key-env", "ACME_KEY") == 0
+    out, err = capsys.readouterr()
+    assert out == "Yes.\n"
+    assert "usage: 30 prompt + 3 completion = 33 tokens, $0.0000" in err
+    assert server.requests[0].path.endswith(dialect.path)
+    assert "acme-hidden-key" in server.requests[0].headers[dialect.key_header]
+    assert "acme-hidden-key" not in err
+
+
 async def test_what_is_known_of_a_cost_is_told_with_the_usage(capsys: Capture) -> None:
     assert await call("run", "hello") == 0
     err = capsys.readouterr().err
@@ -85,9 +107,9 @@ async def test_what_is_known_of_a_cost_is_told_with_the_usage(capsys: Capture) -
     async with serving([STREAM, delta("One."), ending(10, 2)]) as server:
         flags = ("--base-url", server.base_url, "--model", "m", "--thread", thread)
         assert await call("run", "again", *flags) == 0
-    assert "usage: 10 prompt + 2 completion = 12 tokens; the thread: " in capsys.readouterr().err
+    assert "usage: 10 prompt + 2 completion = 12 tokens, at least $0.00; the thread: " in capsys.readouterr().err
     assert await call("threads", "list", "--cost") == 0
-    assert "$" not in capsys.readouterr().out
+    assert capsys.readouterr().out.splitlines()[1].endswith("  at least $0.00")
 
 
 async def test_a_thread_of_which_a_part_has_no_price_costs_at_least_the_rest() -> None:
@@ -106,3 +128,20 @@ async def test_a_thread_of_which_a_part_has_no_price_costs_at_least_the_rest() -
         assert costs.turns[second.turn_id] == rt.Cost(None, Decimal(0))
         assert await told_cost(runtime, thread.thread_id) == "at least $1.50"
         assert await told_cost(runtime, "gone") == ""
+
+
+async def test_a_goal_costs_what_was_charged_to_it() -> None:
+    told = inference.ProviderMetadata({"usage": {"cost": 1.5}})
+    step = [inference.Usage(rt.TokenUsage(5, 0, 5)), say("hi"), told, DONE]
+    engine = providers.ScriptedEngine([step, step])
+    async with rt.open_runtime(engines=[engine], store=stores.MemoryThreadStore(), config=settings()) as runtime:
+        thread = (await runtime.create_thread()).thread_id
+        await runtime.run_turn(thread, "go")
+        goal = await runtime.thread_goal_set(thread, goals.GoalPatch(objective="prove it"))
+        await runtime.run_turn(thread, "go")
+        snapshot = await runtime.load_thread(thread)
+        assert snapshot is not None
+        assert goal is not None
+        assert (await costs_of(snapshot)).whole.usd == 3
+        assert (await cost_of_goal(snapshot, goal.goal_id)).usd == Decimal("1.5")
+        assert await runtime.thread_cost(thread, goal=True) == await cost_of_goal(snapshot, goal.goal_id)

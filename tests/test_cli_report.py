@@ -41,7 +41,7 @@ def test_usage_names_only_the_parts_that_are_there() -> None:
     assert usage_words(full) == words
     assert usage_cells(full, NO_COST) == ("50", "10", "30", "20", "80", "$0.00")
     assert usage_cells(None, None) == ("0", "0", "0", "0", "0", "")
-    assert usage_cells(None, rt.Cost(None, Decimal(0)))[-1] == ""
+    assert usage_cells(None, rt.Cost(None, Decimal(0)))[-1] == "at least $0.00"
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_an_amount_is_told_in_cents_or_as_finely_as_it_is_small(amount: str, wor
 
 def test_a_cost_is_told_as_far_as_it_is_known() -> None:
     known, partly, unknown = rt.Cost(Decimal(2), Decimal(2)), rt.Cost(None, Decimal(2)), rt.Cost(None, Decimal(0))
-    assert [cost_words(cost) for cost in (known, partly, unknown)] == ["$2.00", "at least $2.00", None]
+    assert [cost_words(cost) for cost in (known, partly, unknown)] == ["$2.00", "at least $2.00", "at least $0.00"]
     assert with_cost("3 tokens", partly) == "3 tokens, at least $2.00"
-    assert with_cost("3 tokens", unknown) == with_cost("3 tokens", None) == "3 tokens"
+    assert with_cost("3 tokens", None) == "3 tokens"
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,14 @@ async def test_a_file_that_is_no_export_is_told_in_one_line(tmp_path: Path, caps
     assert await call("store", "import") == 2
 
 
+@pytest.mark.parametrize("new_id", ["", "x" * 513])
+async def test_an_id_that_is_none_is_a_wrong_call(tmp_path: Path, folder: Path, capsys: Capture, new_id: str) -> None:
+    await filled(folder, "a")
+    assert await call("store", "export", "a", str(tmp_path / "file")) == 0
+    assert await call("store", "import", str(tmp_path / "file"), "--new-id", new_id) == 2
+    assert "roder-trio: The thread can't be imported: a thread id must be" in capsys.readouterr().err
+
+
 # -- copies
 
 
@@ -205,6 +213,13 @@ def test_a_url_is_a_server_and_its_password_is_known_to_be_hidden() -> None:
     assert password_in(url) == "hunter2"
     assert password_in("folder") is None
     assert password_in("postgresql://[bad") is None
+
+
+@pytest.mark.parametrize("call_", [("check", "--store", "postgresql://"), ("check", "--store", "postgresql://[")])
+async def test_a_url_that_is_none_is_a_wrong_call(call_: tuple[str, ...], capsys: Capture) -> None:
+    pytest.importorskip("psycopg")
+    assert await call("store", *call_) == 2
+    assert capsys.readouterr().err.startswith("roder-trio: The store can't be reached: ")
 
 
 async def test_the_password_of_a_server_is_in_no_error(capsys: Capture) -> None:

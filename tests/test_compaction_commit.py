@@ -118,7 +118,8 @@ async def test_a_transcript_that_is_not_the_window_opens_nothing(autojump_clock,
     async with with_goal(compact=[[boundary(), DONE]]) as scene:
         await persist(scene)
         outcome = await scene.runtime.compact_with_provider(scene.id, "bare", "scripted", "m", given)
-        assert outcome == compaction.Preempted(tuple(given))
+        assert outcome == compaction.Preempted(list(given))
+        assert [*given] == outcome.window
         assert (compact_calls(scene), compactions(scene), await meta(scene)) == (0, [], None)
 
 

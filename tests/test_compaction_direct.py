@@ -41,6 +41,10 @@ async def test_a_direct_compaction_names_an_engine_and_a_thread_that_exist(autoj
         for thread_id in ("unknown", ""):
             with pytest.raises(rt.ThreadNotFound):
                 await run(thread_id, "bare", "scripted", "m", [])
+        for turn_id in ("", "a\0b", "x" * 513):
+            with pytest.raises(ValueError, match="a turn id is"):
+                await run(scene.id, turn_id, "scripted", "m", [])
+        assert (await scene.snapshot()).turns == ()
     with pytest.raises(rt.RuntimeClosed):
         await run(scene.id, "bare", "scripted", "m", [])
 

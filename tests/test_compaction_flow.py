@@ -17,8 +17,10 @@ from tests.ledger_support import (
     GO,
     cold,
     compact_calls,
+    compact_directly,
     ends_of,
     goal_of,
+    item,
     limit,
     meta,
     patch,
@@ -89,6 +91,29 @@ async def test_what_the_provider_counted_makes_a_window_larger_than_its_estimate
         assert compact_calls(scene) == 1
         [started] = scene.of(events.ContextCompactionStarted)
         assert started.estimated_tokens == 11
+
+
+async def test_a_count_from_before_a_boundary_in_the_stream_is_forgotten_though_that_stream_broke(autojump_clock):
+    band = inference.Compaction("completed", "a", item() | {"encrypted_content": "s" * 80})
+    steps = [used(990), AGAIN, DONE], [band, failure()], [AGAIN, DONE], [DONE]
+    config = limit(1_000, provider_retry_initial_backoff=0.0)
+    async with with_goal(*steps, compact=[COMMIT], config=config) as scene:
+        assert (await scene.run()).status == "completed"
+        assert (compact_calls(scene), skips(scene), len(scene.engine.requests)) == (0, [], 4)
+
+
+async def test_a_count_from_before_a_boundary_of_a_host_is_forgotten(autojump_clock):
+    hold = trio.Event()
+    steps = [used(990), AGAIN, DONE], [hold, failure()], [DONE]
+    config = limit(1_000, provider_retry_initial_backoff=0.0)
+    async with with_goal(*steps, compact=[COMMIT] * 2, config=config) as scene:
+        turn_id = await scene.start()
+        await wait_all_tasks_blocked()
+        await compact_directly(scene)
+        await persist(scene, (text(200, besides=""),))
+        hold.set()
+        assert (await scene.wait(turn_id)).status == "completed"
+        assert (compact_calls(scene), skips(scene), len(scene.engine.requests)) == (1, [], 3)
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,7 @@ async def test_after_a_request_that_was_too_large_a_text_without_a_model_will_do
             await nothing_was_written(scene, bad, (*LONG, GO))
 
 
+NO_OBJECT = inference.ProviderMetadata(["z"])  # type: ignore[arg-type]
 GOOD = {
     "at once": (DRAFT,),
     "after a cut one": ([say("lost"), U40, failure()], DRAFT),
@@ -214,7 +215,7 @@ GOOD = {
     "retried inside": ([say("lost"), MARKER, say(SHORT), U40, DONE],),
     "in pieces": ([say(" goal:"), inference.ReasoningDelta("why"), say(" prove it\n"), U40, DONE],),
     "with commentary": ([say("let me see", "commentary"), say(SHORT, "final_answer"), U40, DONE],),
-    "with chatter": ([inference.ProviderMetadata({"z": 1}), inference.Compaction("started"), *DRAFT],),
+    "with chatter": ([inference.ProviderMetadata({"z": 1}), NO_OBJECT, inference.Compaction("started"), *DRAFT],),
     "not read further": ([*DRAFT, inference.Failed("late")],),
 }
 

@@ -1,6 +1,7 @@
 """A native compaction is one transaction: the table of its endings, inside a turn, by hand, and in a caller's task."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
@@ -9,7 +10,7 @@ import trio
 
 import roder_trio as rt
 from roder_trio import compaction, events, inference, items, stores, transcript
-from roder_trio.providers.scripted import NEVER_ENDS
+from roder_trio.providers.scripted import NEVER_ENDS, ScriptedEngine
 from roder_trio.schema.usage import Purpose
 from roder_trio.testing import FaultyStore
 from tests.ledger_support import (
@@ -69,6 +70,7 @@ ROWS: dict[str, Row] = {
     "input is no list": Row(([U40, output(item(), compacted_input="a"), DONE],), 1, PROTOCOL, 40),
     "trigger": Row(([U40, output({"type": "compaction_trigger", "encrypted_content": "x"}), DONE],), 1, PROTOCOL, 40),
     "no list": Row(([U40, inference.ProviderMetadata({"output": "compaction"}), DONE],), 1, PROTOCOL, 40),
+    "no object": Row(([boundary(), U40, inference.ProviderMetadata(["x"]), DONE],), 1, PROTOCOL, 40),  # type: ignore[arg-type]
     "summary item": Row(([U40, output(item() | {"type": "compaction_summary"}), DONE],), 1, None, 40),
     "with other items": Row(([U40, output({"type": "message"}, item()), DONE],), 1, None, 40),
     "chatter": Row(
@@ -204,51 +206,28 @@ async def test_a_failure_that_is_required_fails_the_turn_with_its_text(autojump_
         assert scene.of(events.InferenceStarted) == []
 
 
-# -- the request -------------------------------------------------------------------------------------------------------
+# -- an engine that misbehaves -----------------------------------------------------------------------------------------
 
 
-async def test_the_request_is_that_of_the_next_step_without_what_a_compaction_can_not_use(autojump_clock):
-    config = settings(auto_compact_token_limit=1, instructions="be brief", default_service_tier="flex")
-    async with with_goal([DONE], compact=[[boundary(), DONE]] * 3, config=config) as scene:
-        await scene.runtime.update_thread(scene.id, developer_instructions="stay polite", reasoning="high")
-        await scene.run(developer_context="the sky is blue")
-        asked, sampled = scene.engine.compact_requests[0], scene.engine.requests[0]
-        assert asked.model == sampled.model
-        assert asked.instructions == sampled.instructions
-        system, developer, context = attrs.astuple(asked.instructions)
-        assert (system, context) == ("be brief", "the sky is blue")
-        assert developer.startswith("stay polite\n\n# Goal")
-        assert (asked.reasoning, asked.tools, asked.tool_choice.mode) == (sampled.reasoning, sampled.tools, "auto")
-        assert asked.output.response_format is None
-        assert (asked.runtime.auto_compact_token_limit, asked.runtime.service_tier) == (None, "flex")
-        assert asked.runtime.prompt_cache_key == scene.id
-        [call] = [call for call in scene.engine.calls if call.kind == "compact"]
-        assert call.context.purpose is Purpose.NATIVE_COMPACTION
+class Spiteful(ScriptedEngine):
+    """Its compactions fail as they are left."""
+
+    def compact_turn(self, context: Any, request: Any) -> Any:
+        return self._spite(super().compact_turn(context, request))
+
+    @asynccontextmanager
+    async def _spite(self, block: Any) -> AsyncIterator[Any]:
+        async with block as stream:
+            yield stream
+        raise ValueError("as it was left")
 
 
-@pytest.mark.parametrize(
-    ("hint", "developer"), [(None, "polite"), ("  ", "polite"), (" keep the proof ", "polite\n\nkeep the proof")]
-)
-@pytest.mark.parametrize("way", ["manual", "direct"])
-async def test_the_hint_stands_behind_the_developer_instructions(autojump_clock, hint, developer, way):
-    async with with_goal(compact=[[boundary(), DONE]], config=settings(instructions="brief")) as scene:
+async def test_what_was_wrong_in_the_stream_counts_before_what_is_raised_as_it_is_left(autojump_clock):
+    report = [U40, inference.Usage(3)]  # type: ignore[arg-type]
+    async with with_goal(engine=Spiteful(compact=[report, [boundary(), U40, DONE]])) as scene:
         await persist(scene)
-        await scene.runtime.update_thread(scene.id, developer_instructions="polite")
-        if way == "manual":
-            await scene.runtime.compact_thread(scene.id, hint)
-        else:
-            history = await scene.history()
-            await scene.runtime.compact_with_provider(scene.id, "bare", "scripted", "m", history, hint)
-        [request] = scene.engine.compact_requests
-        assert request.instructions == inference.Instructions("brief", developer)
-
-
-async def test_a_hint_without_developer_instructions_stands_alone(autojump_clock):
-    async with with_goal(compact=[[boundary(), DONE]]) as scene:
-        await persist(scene)
-        await scene.runtime.compact_thread(scene.id, "keep it")
-        [request] = scene.engine.compact_requests
-        assert request.instructions.developer == "keep it"
+        assert await compact_directly(scene) == PROTOCOL
+        assert await compact_directly(scene) is None
 
 
 # -- back-off ----------------------------------------------------------------------------------------------------------
@@ -269,6 +248,8 @@ async def test_back_off_doubles_with_some_jitter_and_each_attempt_has_its_own_id
         assert [retry.max_attempts for retry in scene.of(events.RetryScheduled)] == [3, 3]
         attempts = {call.context.attempt_id for call in scene.engine.calls if call.kind == "compact"}
         assert len(attempts) == 3
+        policies = [request.runtime.reliability for request in scene.engine.compact_requests]
+        assert [policy.provider_retry_max_attempts for policy in policies] == [3, 2, 1]
         assert (await meta(scene)).total_tokens == 120
 
 
@@ -303,6 +284,7 @@ async def test_a_deadline_that_a_wait_would_overrun_ends_the_compaction(autojump
         assert (outcome.error_kind, compact_calls(scene)) == ("rate_limited", 1)
         [call] = scene.engine.calls
         assert call.context.deadline is not None
+        assert call.request.runtime.deadline_remaining == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize("attempts", [0, -3, 1])

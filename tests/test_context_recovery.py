@@ -271,6 +271,14 @@ async def test_a_window_that_grew_meanwhile_begins_the_round_again(autojump_cloc
         assert (list(ends_of(scene).values()), recoveries(scene)) == ([["Cancelled"], ["Recorded"]], [2])
 
 
+async def test_nothing_is_compacted_or_used_for_it_while_a_call_is_open(autojump_clock):
+    async with with_goal([used(9), WINDOW], compact=[NATIVE], config=quick(None)) as scene:
+        await persist(scene, LONG[:2])
+        outcome = await scene.run()
+        assert (outcome.status, outcome.error_kind, outcome.error) == ("failed", WINDOW.kind.value, str(WINDOW))
+        assert (compact_calls(scene), outcome.usage.total_tokens, recoveries(scene)) == (0, 9, [])
+
+
 async def test_a_commit_that_can_not_be_stored_fails_the_turn_with_storage(autojump_clock):
     async def before(number: int, thread_id: str, records: Any) -> None:
         if any(record.kind == "compaction.recorded" for record in records):

@@ -124,3 +124,12 @@ async def test_a_thread_that_is_removed_while_others_are_copied_is_left_out():
         await fill(store, name)
     assert (await copy_store(store, target)).copied == ("a",)
     assert [row.thread_id for row in (await target.list_threads()).threads] == ["a"]
+
+
+async def test_another_archived_thread_of_the_target_stays_where_it_is():
+    source, target = stores.MemoryThreadStore(), stores.MemoryThreadStore()
+    for store, title in ((source, "Ours"), (target, "Theirs")):
+        await fill(store, "t", title=title)
+        await store.archive_thread("t")
+    assert list((await copy_store(source, target)).failed) == ["t"]
+    assert [row.title for row in (await target.list_archived()).threads] == ["Theirs"]

@@ -4,8 +4,12 @@ from typing import Any
 
 import pytest
 
-from roder_trio.logic.thread.draft import Emit
+from roder_trio.codec.state import encode_state
+from roder_trio.errors import InvalidRecord
+from roder_trio.logic.boundary import has_open_call
+from roder_trio.logic.thread.draft import AppendItem, Emit
 from roder_trio.logic.thread.facts import Decision, Slot
+from roder_trio.logic.thread.hydration import Hydration
 from roder_trio.logic.thread.recovery import close_open_work
 from roder_trio.logic.thread.turns import end_open_turn
 from roder_trio.logic.usage import Ledger
@@ -20,6 +24,7 @@ from roder_trio.schema.event import (
     TranscriptItemAppended,
     TurnFailed,
     TurnInterrupted,
+    TurnStarted,
 )
 from roder_trio.schema.goal import GoalCause, GoalStatus
 from roder_trio.schema.item import AgentMessage, ItemDiscarded, ItemStarted, ItemStatus
@@ -43,6 +48,7 @@ from tests.thread_support import (
     hydrated,
     in_phase,
     laden,
+    parts,
 )
 
 # -- how a job ends ----------------------------------------------------------------------------------------------------
@@ -188,6 +194,32 @@ def test_a_restart_closes_all_that_was_open_in_order():
     assert end == TurnInterrupted("runtime_restart", USED, (STEER,))
     assert (again.state.open_turn, again.state.checkpoints, again.goal.tokens_used) == (None, {}, 9)
     assert recovered(again)[1] == []
+
+
+def test_a_restart_closes_each_turn_whose_end_the_log_lacks_though_others_followed_it():
+    desk = laden()
+    desk.commit([Emit(TurnStarted("one", "m"), "v"), AppendItem("v", USER)])
+    desk.commit([AppendItem("u", ToolResult("c0", "look", "of a host")), AppendItem("v", CALL)])
+    desk.commit([Emit(TurnStarted("one", "m"), "w"), AppendItem("w", CALL), AppendItem("w", USER)])
+    state, ledger = hydrated(desk.records)
+    assert ([turn.turn_id for turn in state.left_open], state.open_turn.turn_id) == (["u", "v"], "w")
+    assert (parts(state), CALL.id in state.call_ids) == (parts(desk.state), True)
+    with pytest.raises(InvalidRecord, match="once those are closed"):
+        encode_state(Hydration(state, ledger))
+    again, stored = recovered(desk)
+    texts = [event.item.result for event in stored if isinstance(getattr(event, "item", None), ToolResult)]
+    assert texts == ["runtime restarted"] * 2
+    assert [event for event in stored if isinstance(event, TurnInterrupted)] == [
+        TurnInterrupted("runtime_restart", USED, (STEER,)), TurnInterrupted("runtime_restart"),
+        TurnInterrupted("runtime_restart"),
+    ]  # fmt: skip
+    assert stored[0].item == AssistantMessage("so far", interrupted=True)
+    assert stored[1] == ContextCompactionCancelled("k", "runtime_restart")
+    assert [type(event) for event in stored[-2:]] == [GoalUpdated, TurnInterrupted]
+    assert (again.state.left_open, has_open_call(again.state.history.items)) == ([], False)
+    assert {turn_id for turn_id, entry in again.state.turns.items() if not entry.ended} == set()
+    assert recovered(again)[1] == []
+    assert encode_state(Hydration(*hydrated(again.records)))
 
 
 def test_a_restart_of_a_turn_that_used_nothing_tells_no_usage():

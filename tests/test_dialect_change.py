@@ -61,9 +61,9 @@ class Talk:
 
 
 @asynccontextmanager
-async def talking(first: Dialect, second: Dialect) -> AsyncIterator[Talk]:
+async def talking(first: Dialect, second: Dialect, **options: Any) -> AsyncIterator[Talk]:
     async with FakeProviderServer().open() as server:
-        engines = [first.engine(server.url), second.engine(server.url)]
+        engines = [first.engine(server.url, **options), second.engine(server.url)]
         with trio.fail_after(30):
             async with rt.open_runtime(engines=engines, tools=[add], config=settings()) as runtime:
                 thread = await runtime.create_thread(provider=engines[0].id, model="m")
@@ -108,11 +108,10 @@ async def test_a_thread_goes_on_in_another_dialect_and_comes_back(first: Dialect
 
 @every_pair
 async def test_a_summary_is_what_the_other_dialect_is_told(first: Dialect, second: Dialect) -> None:
-    async with talking(first, second) as talk:
+    async with talking(first, second, **({"native_compaction": False} if first is RESPONSES else {})) as talk:
         await work(talk, first, LONG)
         await talk.turn(first, "second", first.text("Yes."))
-        summary = transcript.ContextCompaction("what was found", retained_count=3)
-        await talk.runtime.persist_turn_item(talk.id, "compaction", summary)
+        await summarised(talk, first)
         _, told = map(text_of, await work(talk, second, "third"))
         [back] = await talk.turn(first, "fourth", first.text("Yes."))
         for text in (told, text_of(back)):
@@ -120,7 +119,17 @@ async def test_a_summary_is_what_the_other_dialect_is_told(first: Dialect, secon
             assert "evidence" not in text
             assert first.marker not in text
             assert text.count("second") == 1
-        await check_usage(talk, texts=4, steps=2)
+        await check_usage(talk, texts=5, steps=2)
+
+
+async def summarised(talk: Talk, dialect: Dialect) -> None:
+    """Have the thread compacted by a summary that the dialect's engine writes."""
+    talk.server.replies.append(Reply(steps=[dialect.sse(dialect.text("what was found"))]))
+    result = await talk.runtime.compact_thread(talk.id)
+    assert (result.compacted, result.strategy) == (True, "llm")
+    request = talk.server.requests[-1]
+    assert request.path.endswith(dialect.path)
+    assert "evidence" in text_of(request)
 
 
 OPAQUE = [(first, second) for first, second in PAIRS if first in (RESPONSES, ANTHROPIC)]
@@ -180,3 +189,20 @@ async def test_an_interrupted_text_is_told_to_another_dialect_with_its_note(firs
         texts = list(strings(request.json))
         note = texts.index("[The message above was cut off before it was finished.]")
         assert texts.index("half of it") < note < texts.index("second")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=[dialect.name for dialect in DIALECTS])
+async def test_a_steer_in_mid_text_is_sent_behind_the_text_so_far_and_its_note(dialect: Dialect) -> None:
+    begun = Reply(steps=[dialect.sse(dialect.begun("half of it"))], keep_open=True)
+    async with FakeProviderServer([begun, Reply(steps=[dialect.sse(dialect.text("Yes."))])]).open() as server:
+        async with rt.open_runtime(engines=[dialect.engine(server.url)], config=settings()) as runtime:
+            thread = (await runtime.create_thread()).thread_id
+            async with runtime.turn(thread, "first") as turn:
+                async for envelope in turn:
+                    if envelope.kind == "item.delta" and len(server.requests) == 1:
+                        await runtime.steer_turn(thread, turn.turn_id, "second")
+        assert (turn.outcome.status, turn.outcome.text) == ("completed", "Yes.")
+    _, request = server.requests
+    dialect.check(request.json)
+    said = ["first", "half of it", "[The message above was cut off before it was finished.]", "second"]
+    assert [text for text in strings(request.json) if text in said] == said

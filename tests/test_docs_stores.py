@@ -31,6 +31,16 @@ async def test_the_calls_that_move_threads_run_as_they_stand(tmp_path, monkeypat
     assert (tmp_path / "saved.jsonl").exists()
 
 
+async def test_a_snapshot_is_made_as_the_page_says():
+    store = stores.MemoryThreadStore()
+    await fill(store, "t")
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "def snapshot" in block]
+    names = {}
+    exec(code, names)
+    thread = store._active["t"]
+    assert names["snapshot"](thread.created, thread.records) == await store.load_thread("t")
+
+
 def test_every_command_that_is_named_is_there_and_the_reverse():
     told = set(re.findall(r"^roder-trio store ([a-z-]+)", PAGE, re.MULTILINE))
     assert told == {name for name in commands if not name.startswith("-")}

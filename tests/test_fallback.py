@@ -66,6 +66,15 @@ async def test_a_retryable_failure_is_tried_again_before_the_next_engine_takes_o
         ]
 
 
+@pytest.mark.parametrize("failed", [failure("RATE_LIMITED", retry_after=121.0), failure("AUTHENTICATION")])
+async def test_the_next_engine_takes_over_at_once_where_waiting_would_not_help(failed: rt.ProviderFailure) -> None:
+    first = scripted("a", [failed])
+    async with relay(first, scripted("b", [say("hi"), DONE])) as scene:
+        assert (await scene.run()).text == "hi"
+        assert [provider for provider, _ in tried(scene)] == ["a", "b"]
+        assert scene.of(events.RetryScheduled) == []
+
+
 async def test_the_failure_of_the_last_engine_is_that_of_the_turn() -> None:
     engines = [scripted("a", [failure("AUTHENTICATION")]), scripted("b", [failure("QUOTA_EXCEEDED")])]
     async with relay(*engines) as scene:

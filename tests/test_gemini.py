@@ -58,6 +58,16 @@ async def test_the_url_holds_the_model_and_only_a_header_the_key(caplog: pytest.
     assert "hidden-key" not in str(sent.url) + sent.content.decode() + caplog.text
 
 
+@pytest.mark.parametrize("version", ["v1beta", "v1"])
+async def test_a_version_that_the_base_url_names_is_kept(version: str) -> None:
+    server = Recorder((200, ANSWER), (404, {}), (200, {"models": [{"name": "models/n"}]}))
+    gemini = engine(server, base_url=f"http://localhost/{version}/")
+    await collect(gemini)
+    assert server.requests[0].url.path == f"/{version}/models/m:streamGenerateContent"
+    assert [row.id for row in await gemini.list_models()] == ["n"]
+    assert server.requests[-1].url.path == f"/{version}/models"
+
+
 @pytest.mark.parametrize(
     ("model", "path"), [("models/m", "models/m"), ("a/b", "models/a/b"), ("m?key=1#x", "models/m%3Fkey%3D1%23x")]
 )

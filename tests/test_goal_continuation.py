@@ -335,6 +335,24 @@ async def test_a_turn_that_did_something_begins_the_count_anew(autojump_clock, a
         assert len(automatic_turns(scene)) == 6
 
 
+REFUSED = {
+    "unknown": batch(("c1", "nothing")),
+    "bad arguments": batch(("c1", "update_goal", "{}")),
+    "denied": COMPLETE,
+}
+
+
+@pytest.mark.parametrize("refused", REFUSED.values(), ids=REFUSED)
+async def test_a_call_that_was_refused_is_nothing_done(autojump_clock, refused):
+    steps = [step for text in "bcde" for step in (refused, spoken(text))]
+    async with going(spoken("a"), *steps, policy_mode="plan") as scene:
+        await scene.run()
+        await ended(scene, 4)
+        await wait_all_tasks_blocked()
+        assert (len(automatic_turns(scene)), causes(scene)) == (3, [Cause.HOST, Cause.EMPTY_TURNS])
+        assert (await cold(scene.store, scene.id)).goal == await goal_of(scene)
+
+
 @pytest.mark.parametrize("clears", [True, False])
 async def test_a_word_of_the_host_begins_the_count_anew(autojump_clock, clears):
     async with going(*[spoken(text) for text in "abcdef"], goals_config=rt.GoalConfig(auto_continue=False)) as scene:

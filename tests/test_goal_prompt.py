@@ -15,7 +15,7 @@ from roder_trio.logic.goal.prompt import continuation_text, goal_text, stopped_t
 from roder_trio.providers.scripted import NEVER_ENDS
 from roder_trio.schema.policy import PolicyMode
 from tests.goal_support import Cause, Status, automatic_turns, ended, going, notes, spoken
-from tests.ledger_support import AGAIN, COMMIT, goal_of, patch
+from tests.ledger_support import AGAIN, COMMIT, cold, goal_of, patch
 from tests.tool_support import batch
 from tests.turn_support import DONE, STILL, Scene, failure, say, used
 
@@ -127,6 +127,8 @@ CASES = {
     "it stays active": ([], GOING_ON),
     "edited": ([{"objective": "the other thing"}], "the other thing"),
     "limited": ([{"token_budget": 3}], WRAP_UP),
+    "limited and raised": ([{"token_budget": 3}, {"token_budget": 9}], WRAP_UP),
+    "limited, raised and resumed": ([{"token_budget": 3}, {"token_budget": 9, "status": "active"}], GOING_ON),
     "paused": ([{"status": "paused"}], "was paused by the user"),
     "blocked": ([{"status": "blocked"}], "marked as blocked by the user"),
     "usage limited": ([{"status": "usage_limited"}], "usage limit by the user"),
@@ -183,6 +185,23 @@ async def test_a_goal_whose_budget_ends_in_mid_turn_is_wrapped_up_and_the_turn_g
         assert (GOING_ON in first, WRAP_UP in second, "50 of 42" in second) == (True, True, True)
         assert (await goal_of(scene)).tokens_used == 59
         assert automatic_turns(scene) == []
+
+
+async def test_a_budget_that_is_raised_in_mid_turn_lets_the_turn_and_the_goal_go_on(autojump_clock):
+    hold = trio.Event()
+    steps = [used(50), hold, say("a"), AGAIN, DONE], [used(9), say("b"), DONE], failure("AUTHENTICATION")
+    async with going(*steps, goal=goals.GoalPatch(objective="x", token_budget=42), stream_idle_timeout=None) as scene:
+        await scene.start()
+        await wait_all_tasks_blocked()
+        before = await goal_of(scene)
+        assert before.status is Status.BUDGET_LIMITED
+        await patch(scene, token_budget=100, status="active")
+        hold.set()
+        await scene.wait_for(lambda scene: len(scene.ends) == 2)
+        after = await goal_of(scene)
+        assert (after.goal_id, after.tokens_used, after.status) == (before.goal_id, 59, Status.BLOCKED)
+        assert (len(automatic_turns(scene)), [GOING_ON in note for note in notes(scene)]) == (1, [True] * 3)
+        assert (await cold(scene.store, scene.id)).goal == after
 
 
 async def test_the_note_stands_behind_the_developer_text_and_is_not_stored(autojump_clock):

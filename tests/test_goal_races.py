@@ -15,6 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 import roder_trio as rt
 from roder_trio import events, stores
 from roder_trio.providers.scripted import NEVER_ENDS, ScriptedEngine
+from roder_trio.schema.command import ContinueGoal
 from roder_trio.testing import FaultyStore
 from tests.goal_support import (
     Cause,
@@ -212,6 +213,21 @@ async def test_an_interrupt_of_the_turn_that_is_ending_pauses_the_goal(autojump_
         assert (await goal_of(scene)).status is Status.PAUSED
 
 
+async def test_an_earlier_continuation_that_is_late_hides_no_stop_from_the_one_that_waits(autojump_clock):
+    gate = Gate(ends_turn)
+    async with in_gap(spoken("a"), gate=gate) as scene:
+        [turn_id] = turns_of(scene)
+
+        async def late() -> None:
+            scene.resident.mailbox.post(ContinueGoal(turn_id="late", after="an earlier one"))
+            await trio.lowlevel.checkpoint()
+
+        async with meanwhile(gate, late, lambda: scene.interrupt(turn_id)):
+            pass
+        await at_rest(scene)
+        assert ((await goal_of(scene)).status, automatic_turns(scene)) == (Status.PAUSED, [])
+
+
 @pytest.mark.parametrize("step", [[say("b"), NEVER_ENDS], "stuck"], ids=["it speaks", "its request opens"])
 @pytest.mark.parametrize("named", ["before", "itself"])
 async def test_an_interrupt_of_the_turn_before_stops_its_continuation_too(autojump_clock, step, named):
@@ -371,6 +387,25 @@ async def test_a_turn_that_is_refused_by_itself_bothers_nobody(tmp_path):
             await runtime.continue_goal(thread_id)
         assert (await runtime.thread_goal_get(thread_id)).status is Status.ACTIVE
         assert engine.requests == []
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_a_goal_goes_on_only_where_the_folder_of_the_turn_before_is_still_there(tmp_path, gone):
+    folder = tmp_path / "work"
+    folder.mkdir()
+    steps = [[lambda request: folder.rmdir() if gone else None, used(1), DONE], failure("USAGE_LIMIT")]
+    engine = ScriptedEngine(steps)
+    async with rt.open_runtime(engines=[engine], config=settings(goals=rt.GoalConfig())) as runtime:
+        thread_id = (await runtime.create_thread()).thread_id
+        await runtime.thread_goal_set(thread_id, rt.goals.GoalPatch(objective="x"))
+        await runtime.run_turn(thread_id, "go", workspace=str(folder))
+        resident = runtime._core.directory.get(thread_id)
+        with trio.fail_after(10):
+            while resident.mailbox.unanswered or resident.job is not None:  # noqa: ASYNC110 - a thread looks
+                await trio.lowlevel.checkpoint()
+        goal = await runtime.thread_goal_get(thread_id)
+        status = Status.ACTIVE if gone else Status.USAGE_LIMITED
+        assert (goal.status, len(engine.requests)) == (status, 1 if gone else 2)
 
 
 @pytest.mark.parametrize("order", ["usage first", "end first"])

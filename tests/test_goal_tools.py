@@ -159,6 +159,13 @@ async def test_reading_an_exhausted_goal_tells_that_it_is_limited_though_that_is
         assert (line, value["has_active_goal"], value["remaining_tokens"]) == ("The goal is budget_limited.", False, 0)
 
 
+async def test_a_budget_of_any_size_is_told(autojump_clock):
+    create = batch(("c1", "create_goal", f'{{"objective": "x", "token_budget": {10**30}}}'))
+    async with without_goal(create, batch(get("c2")), spoken("a")) as scene:
+        assert (await scene.run()).status == "completed"
+        assert [value["remaining_tokens"] for _, value in await answers(scene)] == [10**30] * 2
+
+
 # -- creating ----------------------------------------------------------------------------------------------------------
 
 

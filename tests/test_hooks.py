@@ -7,11 +7,12 @@ import trio
 import trio.testing
 
 import roder_trio as rt
-from roder_trio import events, inference, providers, transcript
+from roder_trio import events, inference, providers, stores, transcript
 from roder_trio.actors.cost import EndedTurn
 from roder_trio.actors.hook import TURN_ENDED_BACKLOG, Hooks
 from roder_trio.schema.cost import NO_COST, Cost
 from roder_trio.schema.turn import TurnOutcome
+from roder_trio.testing import FaultyStore
 from tests.tool_support import (
     BAD_HOOKS,
     ENDING,
@@ -135,6 +136,30 @@ async def test_hooks_are_told_of_a_compaction_and_change_nothing(
         assert started.compaction_id == ended.compaction_id
         failed = [event.point for event in scene.of(events.HookFailed)]
         assert failed == ([] if answer is None else ["compaction_starting", "compaction_finished"])
+
+
+@pytest.mark.parametrize(
+    ("lost", "told"),
+    [
+        (("compaction.started",), []),
+        (("compaction.recorded",), ["compaction.started", "compaction.failed"]),
+        (("compaction.recorded", "compaction.failed"), ["compaction.started", "compaction.failed"]),
+    ],
+)
+async def test_hooks_are_told_the_end_of_what_began_though_it_can_not_be_stored(
+    lost: tuple[str, ...], told: list[str], autojump_clock: Clock
+) -> None:
+    async def before(number: int, thread_id: str, records: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        if any(record.kind in lost for record in records):
+            raise rt.StorageError("full")
+
+    hook, store = Teller(), FaultyStore(stores.MemoryThreadStore(), before=before)
+    async with equipped(hooks=[hook], script={"compact": [[BOUNDARY, used(5), DONE]]}, store=store) as scene:
+        await scene.runtime.persist_turn_item(scene.id, "bare", transcript.UserMessage("hello"))
+        with pytest.raises(rt.StorageError, match="full"):
+            await scene.runtime.compact_thread(scene.id)
+    assert [event.kind for point, event in hook.told if point.startswith("compaction")] == told
 
 
 # -- after a turn ------------------------------------------------------------------------------------------------------

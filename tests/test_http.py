@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import math
 import ssl
 import traceback
 from collections.abc import Callable
@@ -425,6 +426,49 @@ async def test_the_body_of_an_error_is_read_for_five_seconds(autojump_clock: tri
     assert trio.current_time() - begin == pytest.approx(5)
 
 
+class Silent(trio.abc.Stream):
+    """A connection to a server that hangs, from the beginning or once it has read the request."""
+
+    def __init__(self, *, reads: bool) -> None:
+        self.reads = reads
+
+    async def send_all(self, data: Any) -> None:
+        await trio.sleep(0 if self.reads else math.inf)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize(("cause", "seconds"), [("connect", 10), ("write", 60), ("pool", 30), ("headers", 300)])
+async def test_each_part_of_an_exchange_has_its_deadline(
+    cause: str, seconds: float, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def connect(*args: Any, **options: Any) -> Silent:
+        await trio.sleep(math.inf if cause == "connect" else 0)
+        return Silent(reads=cause != "write")
+
+    monkeypatch.setattr(trio, "open_tcp_stream", connect)
+    limits = httpx.Limits(max_connections=1)
+    async with SharedClient(limits=limits, verify=False) as client, trio.open_nursery() as nursery:
+        chat = engine()
+        chat.use_client(client)
+        if cause == "pool":
+            nursery.start_soon(failure_of, chat)
+            await trio.testing.wait_all_tasks_blocked()
+        begin = trio.current_time()
+        failure = await failure_of(chat)
+        assert (failure.kind.name, failure.cause, failure.retryable) == ("TIMEOUT", cause, True)
+        assert trio.current_time() - begin == pytest.approx(seconds)
+        nursery.cancel_scope.cancel()
+
+
 # -- failures
 
 
@@ -462,6 +506,14 @@ async def test_an_untrusted_certificate_and_a_bad_url_are_not_tried_again() -> N
     assert (failure.cause, failure.retryable) == ("tls", False)
     failure = await failure_of(engine(base_url="nowhere://localhost"))
     assert (failure.cause, failure.retryable) == ("url", False)
+
+
+async def test_a_profile_names_headers_that_tell_when_a_limit_is_reset() -> None:
+    sent = {"Acme-Left": "0", "Acme-Reset": "20"}
+    named = {"acme-left": "x-ratelimit-remaining-acme", "acme-reset": "x-ratelimit-reset-acme"}
+    for names, wait in (({}, None), (named, 20)):
+        failure = await failure_of(engine(respond(status=429, headers=sent), limit_headers=names))
+        assert (failure.kind.name, failure.retry_after) == ("RATE_LIMITED", wait)
 
 
 async def test_errors_of_other_code_pass() -> None:

@@ -1,6 +1,8 @@
 import gc
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 import attrs
@@ -19,6 +21,7 @@ from roder_trio.logic.item import (
     message_base,
     project,
     project_turn,
+    steps,
 )
 from roder_trio.schema import item as items
 from roder_trio.schema import transcript
@@ -359,20 +362,49 @@ transcript_items = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=100)
-@given(st.lists(transcript_items, max_size=8), st.randoms(use_true_random=False))
-def test_derived_events_have_all_numbers_whatever_the_order_of_the_records(told, random):
-    numbers, log, seq = ItemNumbers(), [], 0
+def logged(told: list[Any], numbers: Iterator[int]) -> list[EventEnvelope]:
+    """Records of transcript items whose item events have the next of the numbers."""
+    ids, log = ItemNumbers(), []
     for index, item in enumerate(told):
         base = id_base(item)
         if base is not None:
-            seq += event_count(item)
-            log.append(appended(item, numbers.take("u", base), seq, f"e{index}"))
+            *_, seq = [next(numbers) for _ in range(event_count(item))]
+            log.append(appended(item, ids.take("u", base), seq, f"e{index}"))
+    return log
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(transcript_items, max_size=8), st.randoms(use_true_random=False))
+def test_derived_events_have_all_numbers_whatever_the_order_of_the_records(told, random):
+    log, seq = logged(told, count(1)), sum(map(event_count, told))
     events = merge((), log)
     assert [event.seq for event in events] == list(range(1, seq + 1))
     random.shuffle(log)
     assert merge((), log) == events
     assert fold_items((), events) == fold_items((), [stored(kind) for kind in project_turn("u", told)])
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(transcript_items, max_size=6), st.lists(st.tuples(kinds, st.integers(0, 8)), max_size=4), st.booleans())
+def test_what_follows_a_log_shows_what_its_item_events_give(told, host, between):
+    log = logged(told, count(1, 3) if between else count(3))
+    recorded = [stored(kind, seq) for kind, seq in host]
+    events = merge(recorded, log)
+    fold = ItemFold()
+    fold.follow(steps(recorded, log))
+    if between:
+        assert fold.items() == fold_items((), events)
+    more, late = logged(told, count(50)), stored(text("late"), 99)
+    fold.follow(steps((), more))
+    fold.apply(late)
+    assert fold.items() == fold_items((), [*events, *merge((), more), late])
+
+
+def test_a_log_without_numbers_that_meet_is_not_projected_until_someone_looks():
+    log = logged([transcript.UserMessage("a"), transcript.AssistantMessage("b")], count(1))
+    noted = steps([stored(text("c"), 4)], log)
+    assert [(step.seq, isinstance(step, ThreadItemEvent)) for step in noted] == [(2, False), (3, False), (4, True)]
+    assert steps([stored(text("c"), 3)], log) == merge([stored(text("c"), 3)], log)
 
 
 # -- ids ---------------------------------------------------------------------------------------------------------------

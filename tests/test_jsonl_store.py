@@ -28,10 +28,12 @@ from roder_trio.errors import (
 )
 from roder_trio.schema import transcript
 from roder_trio.schema.event import TranscriptItemAppended, TurnCompleted, TurnStarted, Unknown
+from roder_trio.schema.thread import ThreadPage
 from roder_trio.schema.usage import TokenUsage
 from roder_trio.stores import JsonlThreadStore
 from roder_trio.stores._frame import encode_batch
 from roder_trio.stores._lock import take_lock
+from roder_trio.testing._appends import failed_append
 from roder_trio.testing._sample import START, Sample
 from tests.jsonl_support import FlakyDisk, fill, journal, opened, texts
 
@@ -258,6 +260,29 @@ async def test_inner_damage_names_file_line_and_offset_and_harms_no_other_thread
         raise error
 
 
+async def test_a_damaged_thread_is_told_wherever_it_is_moved(base):
+    async def damaged():
+        return (await store.list_threads()).damaged, (await store.list_archived()).damaged
+
+    await fill(base, ["one"], ["two"])
+    path = journal(base)
+    path.write_bytes(path.read_bytes().replace(b'"text":"one"', b'"text":"One"'))
+    async with opened(base) as store:
+        assert await damaged() == (("t",), ())
+        assert await store.archive_thread("t")
+        assert await damaged() == ((), ("t",))
+        assert await store.load_thread("t") is None
+        with pytest.raises(CorruptRecord):
+            await store.read_log("t")
+        assert await damaged() == ((), ("t",))
+        assert await store.unarchive_thread("t")
+        assert await damaged() == (("t",), ())
+        with pytest.raises(CorruptRecord):
+            await store.load_metadata("t")
+        assert await store.delete_thread("t")
+        assert await damaged() == ((), ())
+
+
 async def test_a_journal_of_a_later_version_is_refused_and_left_alone(base):
     error = await damaged(base, replaced(b'"version":1', b'"version":2'))
     assert isinstance(error, SchemaTooNew)
@@ -404,6 +429,22 @@ async def test_a_sync_that_fails_is_unknown_and_the_store_answers_from_the_file(
         assert texts(await store.load_thread("t")) == ["first", "second"]
 
 
+async def test_the_contract_holds_with_failures_before_in_and_after_a_write(base):
+    faults = {"before": ("write", errno.EIO), "in": ("write", errno.ENOSPC), "after": ("sync", errno.EIO)}
+    disk = FlakyDisk()
+
+    def fault(store, point):
+        step, error = faults[point]
+        disk.fail[step] = error
+
+    async with opened(base, disk) as store:
+        verify = await failed_append(fault)(store, "t")
+        assert disk.fail == {}
+        await verify(store)
+    async with opened(base) as store:
+        await verify(store)
+
+
 async def test_a_thread_of_which_nothing_is_known_is_listed_as_damaged_until_it_can_be_read(base):
     sample = await fill(base, ["first"])
     disk = FlakyDisk()
@@ -474,7 +515,22 @@ async def test_a_creation_whose_directory_can_not_be_synced_is_unknown_and_may_b
         with pytest.raises(AppendOutcomeUnknown):
             await store.create_thread(metadata)
         assert [row.thread_id for row in (await store.list_threads()).threads] == ["t"]
+        tried = disk.calls["sync_directory"]
         assert await store.create_thread(metadata) == metadata
+        assert disk.calls["sync_directory"] == tried + 1
+
+
+async def test_a_thread_that_is_archived_before_it_was_known_to_be_there_is_listed(base):
+    disk = FlakyDisk()
+    async with opened(base, disk) as store:
+        disk.fail["sync_directory"] = errno.EIO
+        with pytest.raises(AppendOutcomeUnknown):
+            await store.create_thread(Sample("t").metadata())
+        assert await store.archive_thread("t")
+        assert [row.thread_id for row in (await store.list_archived()).threads] == ["t"]
+        assert (await store.list_threads(), await store.load_metadata("t")) == (ThreadPage(), None)
+        assert await store.unarchive_thread("t")
+        assert [row.thread_id for row in (await store.list_threads()).threads] == ["t"]
 
 
 async def test_an_archiving_whose_directory_can_not_be_synced_is_unknown_and_shows_what_is(base):
@@ -573,6 +629,23 @@ async def test_power_durability_syncs_each_change_and_process_durability_none(ba
         await store.create_thread(sample.metadata())
         await store.append("t", sample.texts("b"))
         assert synced == []
+
+
+async def test_a_repeat_of_what_a_killed_process_left_waits_for_the_medium_once(base):
+    sample = Sample("t")
+    batch = sample.texts("a")
+    async with opened(base) as store:
+        await store.create_thread(sample.metadata())
+        await store.append("t", batch)
+    disk = FlakyDisk()
+    async with opened(base, disk) as store:
+        disk.fail["sync"] = errno.EIO
+        with pytest.raises(AppendOutcomeUnknown):
+            await store.append("t", batch)
+        for _ in range(2):
+            await store.append("t", batch)
+        assert disk.calls["sync"] == 2
+        assert texts(await store.load_thread("t")) == ["a"]
 
 
 async def test_appends_that_wait_together_share_a_sync_and_return_in_call_order(base):

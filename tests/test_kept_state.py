@@ -129,7 +129,7 @@ def test_each_part_of_a_state_comes_back():
     state, history = hydration.state, hydration.state.history
     assert (history.dropped, history.earlier, history.has_images) == (3, said[0], True)
     assert list(history.request()) == [opaque, said[0], AssistantMessage("so far")]
-    assert (state.call_ids, state.opening_tokens, state.opening_time, state.goal_time) == ({"c1"}, 5, 6.0, 2.0)
+    assert (set(state.call_ids), state.opening_tokens, state.opening_time, state.goal_time) == ({"c1"}, 5, 6.0, 2.0)
     assert set(state.numbers.known()) == {("u", "own"), ("bare", "own")}
     assert state.turns["u"].answer == "so far"
     assert state.open_turn is not None
@@ -142,7 +142,7 @@ def test_pending_requests_come_back_in_order():
     records = [envelope(event, "u", seq) for seq, event in enumerate([TurnStarted("one", "m"), *asks], 1)]
     turn = continued(records, 3).state.open_turn
     assert turn is not None
-    assert (list(turn.pending.items()), turn.asked) == ([("p", asks[0]), ("x", asks[1])], {"c2"})
+    assert (list(turn.pending.items()), set(turn.asked)) == ([("p", asks[0]), ("x", asks[1])], {"c2"})
 
 
 def test_what_is_shown_and_how_turns_ended_is_left_to_the_log():
@@ -193,14 +193,49 @@ def negative_usage(value):
     value["usage"] = {"thread": {"prompt_tokens": -1, "completion_tokens": 0, "total_tokens": 0}}
 
 
+def message_of_nobody(value):
+    value["items"][0][0] = "x"
+
+
+def message_without_text(value):
+    value["items"][0][1] = 5
+
+
+def ids_of_no_turn(value):
+    value["own_item_ids"].append(0)
+
+
+def ids_from_nowhere(value):
+    value["own_item_ids"][0] = 9
+
+
 @pytest.mark.parametrize(
-    "damage", [other_version, no_counter, odd_request, half_a_model, turn_from_nowhere, negative_usage]
+    "damage",
+    [
+        other_version,
+        no_counter,
+        odd_request,
+        half_a_model,
+        turn_from_nowhere,
+        negative_usage,
+        message_of_nobody,
+        message_without_text,
+        ids_of_no_turn,
+        ids_from_nowhere,
+    ],
 )
 def test_a_text_of_another_version_or_that_can_not_be_read_is_no_state(damage):
     value = json.loads(codec.encode_state(whole(turns(1).records)))
     assert codec.decode_state(json.dumps(value), metadata()) is not None
     damage(value)
     assert codec.decode_state(json.dumps(value), metadata()) is None
+
+
+def test_turns_alike_cost_a_text_little_more_than_their_words():
+    few, many = [json.loads(codec.encode_state(whole(turns(count).records))) for count in (1, 3)]
+    assert few["items"] == [["u", "question 0"], ["a", "answer 0"]]
+    assert (few["endings"], few["own_item_ids"]) == ([["user", "message"]], [0])
+    assert (many["endings"], many["own_item_ids"]) == (few["endings"], [0, 0, 0])
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"fold_version":1}', b"\xff\xfe"])

@@ -105,9 +105,11 @@ def test_a_rewritten_id_never_meets_a_real_one() -> None:
         ("[1]", '{"_raw":"[1]"}'),
         ('{"a"', '{"_raw":"{\\"a\\""}'),
         ("\ud800", '{"_raw":"?"}'),
+        ('{"a":' * 201 + "1" + "}" * 201, None),
     ],
 )
-def test_arguments_are_sent_as_an_object(text: str, sent: str) -> None:
+def test_arguments_are_sent_as_an_object(text: str, sent: str | None) -> None:
+    sent = json.dumps({"_raw": text}, separators=(",", ":")) if sent is None else sent
     assert sendable_arguments(text) == sent
     assert pair(call(arguments=text))[0].arguments == sent
 

@@ -65,10 +65,9 @@ async def test_a_cut_append_is_looked_for_even_if_the_lease_is_gone(proxy: Proxy
         async def append_cut(record: Any, cut: Any) -> None:
             """Append with the commit cut, and the lease at its end before the store is back."""
             async with trio.open_nursery() as nursery:
-                proxy.cuts.append(cut)
+                proxy.cut_and_shut(cut)
                 nursery.start_soon(store.append, "t", [record])
-                await until(lambda: not proxy.cuts)
-                proxy.shut()
+                await until(lambda: not proxy.is_open)
                 await trio.to_thread.run_sync(tables.expire)
                 proxy.reopen()
 
@@ -110,16 +109,9 @@ async def test_a_server_that_does_not_come_back_leaves_the_outcome_unknown(proxy
     async with open_stores(proxy.url, tenant, notify=False, append_timeout=1.0) as (store,):
         sample = await created(store)
         record = sample.user("once")
-        async with trio.open_nursery() as nursery:
-            proxy.cuts.append("after")
-
-            async def append() -> None:
-                with pytest.raises(rt.AppendOutcomeUnknown):
-                    await store.append("t", [record])
-
-            nursery.start_soon(append)
-            await until(lambda: not proxy.cuts)
-            proxy.shut()
+        proxy.cut_and_shut("after")
+        with pytest.raises(rt.AppendOutcomeUnknown):
+            await store.append("t", [record])
         with pytest.raises(rt.StorageError, match="nothing was stored"):
             await store.append("t", [sample.user("later")])
         proxy.reopen()

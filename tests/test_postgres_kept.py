@@ -1,6 +1,7 @@
 """States that are kept in PostgreSQL: hydration by them is hydration by the whole log, and reads little."""
 
 import logging
+import threading
 from typing import Any
 
 import pytest
@@ -152,6 +153,38 @@ async def test_a_thread_that_is_gone_meanwhile_keeps_no_state(
     async with open_stores(database, tenant) as (store,):
         sample = await created(store)
         await store.append("t", [ended(sample)])
+        epoch = tables.lease()[1]
         await store.delete_thread("t")
-        await store._keep_state("t")
-    assert tables.count("checkpoint") == 0
+        await store._keep_state("t", epoch)
+        again = await created(store)
+        await store.append("t", [again.user("again")])
+        await store._keep_state("t", epoch)
+        assert tables.count("checkpoint") == 0
+
+
+async def test_a_state_that_comes_late_takes_the_thread_from_nobody(
+    database: str, tenant: str, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread was released, and claimed again, while the state was made."""
+    monkeypatch.setattr(kept, "RENEWED_AFTER", 1)
+    made, going_on = threading.Event(), threading.Event()
+    whole = kept.text_of
+
+    def text_of(stand: kept.Stand) -> str:
+        made.set()
+        going_on.wait()
+        return whole(stand)
+
+    monkeypatch.setattr(kept, "text_of", text_of)
+    async with open_stores(database, tenant) as (store,):
+        sample = await created(store)
+        await store.append("t", [ended(sample)])
+        await until(made.is_set)
+        await store.release_thread("t")
+        released = tables.lease()[1]
+        going_on.set()
+        await until(lambda: not store._keeping)
+        assert tables.lease()[1] == released
+        await store.claim_thread("t")
+        await store.append("t", [sample.user("x")])
+        assert tables.count("checkpoint") == 0

@@ -90,6 +90,19 @@ async def test_an_append_from_before_a_claim_is_fenced(database: str, tenant: st
         assert await texts(store) == ["now"]
 
 
+async def test_a_change_from_before_a_claim_takes_nothing_from_it(database: str, tenant: str, tables: Tables) -> None:
+    """It was made beside the thread's owner, in the same process, and had to wait for the claim."""
+    async with open_stores(database, tenant) as (store,):
+        sample = await created(store)
+        held = tables.lease()
+        key, rows = Key(tenant, "t"), write.records.encode_rows([sample.user("beside")])
+        fence = Fence(held[0], None)
+        store._session.database.change(lambda link, doubt: write.append(link, key, fence, rows, doubt=doubt))
+        assert tables.lease() == held
+        await store.append("t", [sample.user("owner")])
+        assert await texts(store) == ["beside", "owner"]
+
+
 async def test_a_thread_that_is_not_claimed_is_claimed_for_one_change_alone(
     database: str, tenant: str, tables: Tables
 ) -> None:

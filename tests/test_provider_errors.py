@@ -237,6 +237,7 @@ async def test_ends_that_come_too_early_are_told_apart(dialect: Dialect) -> None
         (Reply(steps=[begun]), "STREAM_INTERRUPTED", "truncated", True),
         (Reply(steps=[begun, Reset()]), "STREAM_INTERRUPTED", "truncated", True),
         (Reply(steps=[begun + half]), "STREAM_INTERRUPTED", "truncated", True),
+        (Reply(steps=[b'event: error\ndata: {"error": {"mess']), "STREAM_INTERRUPTED", "truncated", True),
         (Reply(steps=[begun, b"data: {oops\n\n"]), "PROTOCOL", "bad_json", False),
         (Reply(headers={"Content-Type": "text/html"}, steps=[b"<p>log in</p>"]), "PROTOCOL", "html_answer", False),
         (Reply(headers=JSON, steps=[b"{oops"]), "PROTOCOL", "bad_json", False),

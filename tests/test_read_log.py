@@ -50,9 +50,12 @@ async def test_a_cursor_of_nobody_is_refused(tmp_path, cursor):
         await fill(store)
         with pytest.raises(InvalidCursor):
             await store.read_log("t", cursor)
-    if cursor != "5":
-        with pytest.raises(InvalidCursor):
-            _listing.log_position(cursor)
+    with pytest.raises(InvalidCursor):
+        _listing.log_position(cursor, 4)
+
+
+def test_a_cursor_may_stand_anywhere_in_a_log():
+    assert [_listing.log_position(cursor, 4) for cursor in (None, "0", "4")] == [0, 0, 4]
 
 
 def cut(path, edit):

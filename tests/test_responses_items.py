@@ -80,6 +80,16 @@ def test_an_item_that_began_twice_is_one() -> None:
     assert without_end(events_of(*late)) == [MessageDelta("a"), MessageDelta("b", "commentary")]
 
 
+def test_an_item_stays_what_it_began_as() -> None:
+    hosted = {"type": "web_search_call", "id": "fc_1"}
+    odd = [added(hosted), added(call("fc_1", "call_1", "read")), grown("fc_1", "{}")]
+    odd += [arguments_done("fc_1", "{}"), ended(hosted)]
+    assert without_end(events_of(*odd)) == [
+        HostedToolCallStarted("fc_1", "web_search"),
+        HostedToolCallCompleted("fc_1", "web_search", "{}"),
+    ]
+
+
 def test_what_was_not_told_of_an_item_is_told_with_it() -> None:
     said = message("a") | {"content": [{"type": "output_text", "text": part} for part in "ab"]}
     assert [event.text for event in without_end(events_of(text("a"), done(said), ended(said)))] == ["a", "b"]

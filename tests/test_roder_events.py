@@ -223,11 +223,18 @@ async def test_no_rest_no_record(roder, load):
     assert (snapshot.metadata.usage, report.warnings) == (TokenUsage(10, 2, 12), ())
 
 
-async def test_metadata_that_count_less_than_the_turns_are_a_warning(roder, load):
-    roder().metadata(usage=usage(100, 1)).turn(told=usage(10, 2)).write()
+@pytest.mark.parametrize("told", [usage(100, 1), usage(0, 0)])
+async def test_metadata_that_count_less_than_the_turns_are_a_warning(roder, load, told):
+    roder().metadata(usage=told).turn(told=usage(10, 2)).write()
     report, snapshot = await load()
     assert snapshot.metadata.usage == TokenUsage(10, 2, 12)
     assert report.warnings == ("thread-1: the metadata count fewer tokens than the turns; what the turns say was kept",)
+
+
+async def test_what_the_metadata_do_not_count_is_no_less_than_in_the_turns(roder, load):
+    roder().metadata(usage=usage(15, 5)).turn(told={**usage(10, 4), "reasoning_tokens": 3}).write()
+    report, snapshot = await load()
+    assert (snapshot.metadata.usage, report.warnings) == (TokenUsage(15, 5, 20, reasoning_tokens=3), ())
 
 
 @pytest.mark.parametrize("told", [None, {}, usage(0, 0), {"prompt_tokens": -1, "total_tokens": "x"}, "12"])

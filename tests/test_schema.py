@@ -108,9 +108,10 @@ def test_a_workspace_is_absolute_and_has_no_space_around_it() -> None:
         ThreadMetadata(thread_id="t", workspace="here", **times)
 
 
-@given(st.text(max_size=20))
-def test_an_id_is_valid_unless_it_is_empty_or_holds_nul(value: str) -> None:
-    assert is_valid_id(value) == (value != "" and "\0" not in value)
+@given(st.text(st.characters() | st.sampled_from("\0\ud800\udfff"), max_size=20))
+def test_an_id_is_valid_unless_it_is_empty_or_holds_nul_or_a_lone_surrogate(value: str) -> None:
+    surrogates = any("\ud800" <= letter <= "\udfff" for letter in value)
+    assert is_valid_id(value) == (value != "" and "\0" not in value and not surrogates)
 
 
 def test_an_id_has_a_longest_length_and_is_text() -> None:

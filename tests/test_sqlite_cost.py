@@ -76,11 +76,12 @@ async def test_a_page_of_a_listing_and_a_thread_are_found_by_index(path):
     plans = [
         step
         for statement in seen
-        if statement.startswith("SELECT")
+        if statement.lstrip().startswith("SELECT")
         for (_, _, _, step) in raw(path, f"EXPLAIN QUERY PLAN {statement}")
     ]
-    assert len(plans) > 8
-    assert not [step for step in plans if step.startswith("SCAN")]
+    assert len(plans) > 20
+    # `listed` is the page itself, found by index and cut
+    assert not [step for step in plans if step.startswith("SCAN") and step not in ("SCAN listed", "SCAN CONSTANT ROW")]
     assert sample.made == 1
 
 

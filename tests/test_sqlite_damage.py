@@ -11,6 +11,7 @@ from roder_trio.errors import (
     StorageError,
 )
 from roder_trio.schema.event import ThreadMetadataChanged
+from roder_trio.stores import MemoryThreadStore, copy_store, export_thread
 from roder_trio.stores.sqlite.schema import PAGE_BYTES
 from roder_trio.testing._sample import Sample
 from tests.sqlite_support import Flaw, fill, opened, raw, texts
@@ -52,6 +53,26 @@ async def test_damage_names_its_place_and_harms_no_other_thread(path, statement,
         else:
             assert (len(page.threads), page.damaged) == (2, ())
         assert texts(await store.load_thread("good")) == ["fine"]
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+async def test_a_log_that_lacks_a_record_is_not_passed_on_as_whole(path, tmp_path, lost):
+    await fill(path, ["one"], ["two"], ["three"])
+    raw(path, f"DELETE FROM entry WHERE position = {lost}")
+    async with opened(path) as store:
+        calls = (
+            partial(store.load_events, "t"),
+            partial(store.read_log, "t"),
+            partial(export_thread, store, "t", tmp_path / "export"),
+        )
+        for call in calls:
+            with pytest.raises(CorruptRecord) as error:
+                await call()
+            assert (error.value.thread_id, error.value.position) == ("t", lost)
+        assert not (tmp_path / "export").exists()
+        assert list((await copy_store(store, MemoryThreadStore())).failed) == ["t"]
+        # no read that an error ended holds what is to be removed
+        assert await store.delete_thread("t")
 
 
 async def test_a_row_without_a_date_is_listed_as_damaged(path):

@@ -363,5 +363,17 @@ async def test_a_store_goes_on_after_a_torn_log(tmp_path, monkeypatch):
         assert texts(await store.load_thread("t")) == ["first", "next"]
 
 
+async def test_what_a_killed_process_left_in_the_log_is_brought_to_the_medium_when_the_store_opens(
+    tmp_path, monkeypatch
+):
+    database, log, _ = await torn(tmp_path, monkeypatch)
+    path = tmp_path / "left.db"
+    path.write_bytes(database)
+    path.with_name("left.db-wal").write_bytes(log)
+    assert b'"second"' not in database
+    async with opened(path):
+        assert b'"second"' in path.read_bytes()
+
+
 def test_the_store_reads_through_the_database_it_was_made_with(path):
     assert made(path, schema=later(Migration(add_column)))._readers._database.schema.version == 2

@@ -9,12 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roder_trio.errors import DuplicateTool, ProviderFailure, ProviderFailureKind, ToolError
+from roder_trio.logic import policy as consent
+from roder_trio.logic.tool.arguments import check, forbidden_tool, unknown_tool
 from roder_trio.logic.tool.caps import Capped, capped
 from roder_trio.logic.tool.failure import CONSECUTIVE, MAX_LISTED, PER_TURN, Failures, LimitHit, limit_hit
 from roder_trio.logic.tool.ids import SortedCalls, sort_calls
 from roder_trio.logic.tool.offer import check_names, definition, is_permitted, offered
+from roder_trio.logic.tool.refusal import was_refused
 from roder_trio.logic.tool.result import failure
 from roder_trio.logic.tool.schedule import schedule
+from roder_trio.schema.policy import PolicyMode
 from roder_trio.schema.tool import ToolOutput, ToolSpec
 from roder_trio.schema.transcript import ProviderMetadata, ToolCall, ToolResult
 
@@ -372,3 +376,39 @@ def test_two_tools_of_one_name_are_refused() -> None:
 )
 def test_a_failure_of_a_tool_is_a_text_for_the_model(error: Exception, text: str) -> None:
     assert failure(error) == ToolOutput(text, is_error=True)
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+LOOK = ToolSpec(
+    name="look",
+    description="",
+    parameters={"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
+    effects={"read"},
+)
+WRITE = attrs.evolve(LOOK, name="write", effects={"write"})
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        (check(LOOK, '{"b": 1}', None, lambda value: ()).text, True),
+        (check(LOOK, "", "length", lambda value: ()).text, True),
+        (unknown_tool("see", ["look"]).text, True),
+        (forbidden_tool("look", []).text, True),
+        (consent.decide(PolicyMode.PLAN, WRITE).refusal, True),
+        (consent.decide(PolicyMode.DEFAULT, LOOK, ["look"]).refusal, True),
+        ("denied by hook", True),
+        ("denied by hook: not today", True),
+        ("approval denied", True),
+        ("approval timed out: nobody answered", True),
+        ("needs approval, and nobody can give it", True),
+        ("approval denied by the ministry", False),
+        ("the policy denied: no", False),
+        ("interrupted", False),
+        ("", False),
+    ],
+)
+def test_a_result_tells_whether_its_call_was_refused(text: str, refused: bool) -> None:
+    assert was_refused(ToolResult("c", "look", text, is_error=True)) is refused
+    assert not was_refused(ToolResult("c", "look", text))

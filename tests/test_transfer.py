@@ -285,7 +285,7 @@ async def test_another_thread_or_an_archived_one_under_the_id_is_not_touched(tmp
 
 @pytest.mark.parametrize("bad", ["", "a\0b", "x" * 513, 3])
 async def test_a_new_id_that_is_none_is_refused(tmp_path, bad):
-    with pytest.raises(ValueError, match="a thread id must be text"):
+    with pytest.raises(ValueError, match="a thread id must be Unicode text"):
         await import_thread(stores.MemoryThreadStore(), tmp_path / "export", new_id=bad)
 
 

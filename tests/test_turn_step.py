@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from roder_trio.errors import ProviderFailure, ProviderFailureKind
 from roder_trio.logic.stop import finish_reason
-from roder_trio.logic.thread.facts import View
 from roder_trio.logic.turn import Step, compaction_request, next_request
 from roder_trio.logic.window import History
 from roder_trio.schema import inference
@@ -365,10 +364,11 @@ def test_reasoning_is_on_if_a_level_but_none_is_chosen(reasoning, enabled):
 )
 def test_the_hint_of_a_compaction_stands_at_the_end_of_the_developer_text(developer, hint, text):
     history = History([UserMessage("hello"), STORED_BOUNDARY, UserMessage("more")])
-    view = View(history.window(), history.request(), history.sums(), history.baseline(), len(history), None)
     plan = TurnPlan(turn_id="u", provider="one", model="m", developer_instructions=developer)
-    request = compaction_request(plan, view, RuntimeConfig(), thread_id="t", hint=hint)
+    window = history.window()
+    request = compaction_request(plan, window, RuntimeConfig(), thread_id="t", attempts_left=2, hint=hint)
     assert request.instructions.developer == text
+    assert request.runtime.reliability == ReliabilityConfig(provider_retry_max_attempts=2)
     assert request.transcript == [STORED_BOUNDARY, UserMessage("more")]
 
 

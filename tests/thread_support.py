@@ -312,7 +312,7 @@ def parts(state: ThreadState) -> dict[str, Any]:
         "results": (state.history.results, state.history.places(), state.history.said),
         "known": {(turn_id, id): state.numbers.knows(turn_id, id) for turn_id in turn_ids for id in item_ids},
         "items": None if state.items is None else state.items.items(),
-        "open": state.open_turn,
+        "open": (state.open_turn, state.left_open),
         "calls": state.call_ids,
         "last": (state.last_turn_id, state.last_model),
         "compactions": list(state.compactions.items()),

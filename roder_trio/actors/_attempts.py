@@ -111,8 +111,8 @@ class Attempts:
             block = open_stream(context)
             if block is None:
                 return rules.Ending.DECLINED
-            with cancel_alone():
-                await reader.read(block, taken)
+            with cancel_alone(), trio.CancelScope() as waiting:
+                await reader.read(block, taken, waiting)
         except Exception as error:
             raised = error
         self._failed_at = trio.current_time()
@@ -120,9 +120,11 @@ class Attempts:
             return None
         if self.cut():
             await trio.lowlevel.checkpoint()
+        if reader.failure is not None:
+            return reader.failure
         if raised is not None:
             return typed_failure(raised)
-        return idle_failure() if reader.idle else reader.failure or rules.Ending.EXHAUSTED
+        return idle_failure() if reader.idle else rules.Ending.EXHAUSTED
 
     def publish(self, event: Event) -> None:
         """Publish a live event of the compaction's turn."""

@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 
 import attrs
+import trio
 
 from roder_trio.actors._attempts import find_failure
 from roder_trio.actors._route import Route
@@ -12,10 +13,11 @@ from roder_trio.actors.compaction import Compaction, Outcome
 from roder_trio.errors import ActorCrashed, StorageError
 from roder_trio.logic import compaction as rules
 from roder_trio.logic import pruning
-from roder_trio.logic.estimate import Sums
+from roder_trio.logic.thread.facts import View
 from roder_trio.schema.command import PruneContext
 from roder_trio.schema.compaction import Compacted, Preempted
 from roder_trio.schema.event import ContextCompactionSkipped
+from roder_trio.schema.transcript import TranscriptItem
 
 KEEP_AT_OVERFLOW = "keep the active goal and the latest tool outcomes"
 
@@ -36,18 +38,18 @@ class AutoCompaction:
     _spent: bool = False
     """One failed, or didn't help."""
     _preempted_in_a_row: int = 0
-    _skipped: set[str] = attrs.field(factory=set)
-    _anchor: tuple[int, Sums] | None = None
-    """The provider's count of the newest request, and what the window's estimate was made of then."""
+    _skipped: tuple[str, ...] = ()
+    _anchor: tuple[int, View] | None = None
+    """The provider's count of the newest request, and the window as it was then."""
 
     def limits(self, route: Route) -> rules.Limits:
         """From how many tokens on who compacts."""
         limit = self.scope.services.config.auto_compact_token_limit
         return rules.limits(limit, route.row, bool(route.engine.requires_native_compaction))
 
-    def count(self, tokens: int | None, sums: Sums) -> None:
-        """Take the provider's count of a request whose window was `sums`; None: it can't be told."""
-        self._anchor = None if tokens is None else (tokens, sums)
+    def count(self, tokens: int | None, asked: View) -> None:
+        """Take the provider's count of a request whose window was that of `asked`; None: it can't be told."""
+        self._anchor = None if tokens is None else (tokens, asked)
 
     async def compact_if_due(self) -> bool:
         """Prune or compact if the window is too large; False if new input preempted that: the round begins again.
@@ -67,7 +69,7 @@ class AutoCompaction:
         )
         match decision:
             case rules.Skip(reason) if reason not in self._skipped:
-                self._skipped.add(reason)
+                self._skipped += (reason,)
                 scope.publish(ContextCompactionSkipped(reason))
             case rules.Prune():
                 await self._prune(PruneContext(turn_id=scope.turn_id, size=size, threshold=threshold))
@@ -94,9 +96,12 @@ class AutoCompaction:
     async def recover(self, attempt: int) -> Recovery | None:
         """Make the window smaller after a request that was too large for the model; None if new input preempted that.
 
-        Raises what made it fail.
+        While a call is open the window stays as it is. Raises what made it fail.
         """
         scope, before = self.scope, self._estimate()
+        if rules.has_open_call(scope.view.window):
+            await trio.lowlevel.checkpoint()
+            return Recovery(before, before)
         if attempt > 1 and not scope.engine.requires_native_compaction:
             await self._prune(PruneContext(turn_id=scope.turn_id, all_old=True))
         outcome = await self._run("overflow", too_large=True, hint=KEEP_AT_OVERFLOW)
@@ -161,7 +166,7 @@ class AutoCompaction:
             cut=scope.cut if preemptible else scope.cut_for_good,
             cancel_reason=lambda: None if scope.cut_for_good() else "new_input",
             attached_goal=scope.port.attached_goal,
-            deadline=scope.deadline.deadline,
+            deadline=scope.deadline,
             hint=hint,
             context=scope.context,
             goal_note=scope.port.goal_note,
@@ -171,7 +176,13 @@ class AutoCompaction:
         return self.scope.view.sums.tokens(self.scope.takes_images)
 
     def _size(self) -> int:
-        if self._anchor is None:
+        """What counts against the threshold; a count from before a boundary, whoever committed that, is none."""
+        view = self.scope.view
+        if self._anchor is None or _boundary_of(self._anchor[1]) is not _boundary_of(view):
             return self._estimate()
         counted, then = self._anchor
-        return rules.size(self._estimate(), counted + (self.scope.view.sums - then).tokens(self.scope.takes_images))
+        return rules.size(self._estimate(), counted + (view.sums - then.sums).tokens(self.scope.takes_images))
+
+
+def _boundary_of(view: View) -> TranscriptItem | None:
+    return None if view.baseline is None else view.window[0]

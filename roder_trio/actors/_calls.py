@@ -36,7 +36,7 @@ class TurnCalls:
     _results: dict[str, ToolResult] = attrs.field(init=False, factory=dict)
     _unstored: tuple[ToolResult, ...] = attrs.field(init=False, default=())
     """Results that a cut kept from being stored, in call order."""
-    _inside: set[str] = attrs.field(init=False, factory=set)
+    _inside: list[str] = attrs.field(init=False, factory=list)
     """The calls that run inside a stream at this moment."""
     _failures: Failures = attrs.field(init=False, default=Failures())
 
@@ -74,12 +74,12 @@ class TurnCalls:
             if stored is None:
                 await trio.lowlevel.checkpoint()
                 return self._results[call.id]
-            self._inside.add(call.id)
+            self._inside.append(call.id)
             try:
                 await self.scope.port.report(ItemsDone(self.scope.turn_id, (*sampled.end_run(), stored)))
                 await self._run_batch((stored,), None)
             finally:
-                self._inside.discard(call.id)
+                self._inside.remove(call.id)
         except Exception as error:
             sampled.note(flatten(error))
             raise
@@ -114,7 +114,7 @@ class TurnCalls:
             port=scope.port,
             calls=calls,
             finish_reason=finish_reason,
-            deadline=scope.deadline.deadline,
+            deadline=scope.deadline,
             parallel=scope.calls_in_parallel,
             cut_at=scope.cut_at,
         )

@@ -5,7 +5,7 @@ the cell. Withdrawing one that is still queued means that nobody ever sees it. A
 so a caller who left is harmless.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -181,12 +181,17 @@ class Port:
         finally:
             self._pending.discard(request)
 
-    async def deliver(self, payload: Any) -> None:
-        """Send a report whose answer nobody waits for; once queued it is handled, whoever is cancelled."""
+    async def deliver(self, payload: Any, complete: Callable[[Any], Awaitable[Any]] | None = None) -> None:
+        """Send a report whose answer nobody waits for; once queued it is handled, whoever is cancelled.
+
+        `complete` gives what is sent in its place; meanwhile the report counts as unanswered already.
+        """
         if self._closed:
             raise ActorCrashed
         request = self._mailbox.request(payload)
         self._pending.add(request)
+        if complete is not None:
+            request.payload = await complete(payload)
         await self._mailbox.put(request)
 
     def close(self) -> None:

@@ -4,9 +4,10 @@ Requests for consent and to the host are stored events; what is kept here is who
 are decided again, and what came. All of it goes with the job, or with the incarnation.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import count
-from typing import Any, Final, assert_never
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, assert_never
 
 import attrs
 
@@ -35,21 +36,32 @@ MAX_BILLS = 64
 """Turns whose charges are kept in memory; those of older ones are read from the log."""
 
 
+T = TypeVar("T")
+
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+"""What the tables of a desk are while nothing is in them: most threads need none."""
+
+
+def without(table: Mapping[str, T], key: str) -> Mapping[str, T]:
+    """Return a table without one of its entries."""
+    return {name: value for name, value in table.items() if name != key} or _NONE
+
+
 @attrs.define(eq=False)
 class Desk:
-    """What waits on one thread, and what it waits for."""
+    """What waits on one thread, and what it waits for. Tables that are mostly empty are replaced when they change."""
 
-    requests: dict[str, tuple[int, EventEnvelope]] = attrs.field(factory=dict)
+    requests: Mapping[str, tuple[int, EventEnvelope]] = _NONE
     """The stored requests that have no answer, by id, each with its place among those of all threads."""
-    terms: dict[str, ApprovalTerms] = attrs.field(factory=dict)
+    terms: Mapping[str, ApprovalTerms] = _NONE
     """By what requests for consent are decided again when the mode changes."""
     outputs: dict[str, Accepted] = attrs.field(factory=dict)
     """The structured answers of the turns that ended while the thread is in memory, by turn."""
-    bills: dict[str, tuple[Bill, ...]] = attrs.field(factory=dict)
+    bills: Mapping[str, tuple[Bill, ...]] = _NONE
     """How the attempts of the newest of those turns are charged, by turn."""
-    _notes: dict[str, Note] = attrs.field(factory=dict)
+    _notes: Mapping[str, Note] = _NONE
     """What is stored of the costs of the running turn's attempts."""
-    _answers: dict[str, Any] = attrs.field(factory=dict)
+    _answers: Mapping[str, Any] = _NONE
     _compacted: CompactionEnded | None = None
 
     def note(self, stored: Iterable[Stamped]) -> None:
@@ -59,28 +71,26 @@ class Desk:
                 continue
             match entry.record.event:
                 case ApprovalRequested(approval_id=id) | ExternalToolRequested(request_id=id):
-                    self.requests[id] = (next(_ARRIVALS), entry.record)
+                    self.requests = {**self.requests, id: (next(_ARRIVALS), entry.record)}
                 case ApprovalResolved(approval_id=id) | ExternalToolResolved(request_id=id):
-                    self.requests.pop(id, None)
-                    self.terms.pop(id, None)
+                    self.requests, self.terms = without(self.requests, id), without(self.terms, id)
                 case TranscriptItemAppended(item=item):
-                    self._notes.update(notes_of([item]))
+                    if notes := notes_of([item]):
+                        self._notes = {**self._notes, **notes}
 
     def take(self, effect: Answer | Remember) -> None:
         """Keep an answer, or the terms of a request."""
         match effect:
             case Answer(request_id, value):
-                self._answers[request_id] = value
+                self._answers = {**self._answers, request_id: value}
             case Remember(approval_id, terms):
-                self.terms[approval_id] = terms
+                self.terms = {**self.terms, approval_id: terms}
             case _:
                 assert_never(effect)
 
     def free(self, ended: CompactionEnded | None) -> None:
         """The job is gone, and so is all that its calls waited for; a compaction's result waits for its caller."""
-        self.requests.clear()
-        self.terms.clear()
-        self._answers.clear()
+        self.requests = self.terms = self._answers = _NONE
         self._compacted = ended or self._compacted
 
     def answer_call(self, request: Request, request_id: str) -> bool:
@@ -108,10 +118,10 @@ class Desk:
 
     def charge(self, turn_id: str, records: Iterable[EventEnvelope]) -> None:
         """A turn has ended, with these records of its attempts."""
-        self.bills[turn_id] = bills(records, self._notes)
-        self._notes.clear()
+        self.bills = {**self.bills, turn_id: bills(records, self._notes)}
+        self._notes = _NONE
         if len(self.bills) > MAX_BILLS:
-            del self.bills[next(iter(self.bills))]
+            self.bills = without(self.bills, next(iter(self.bills)))
 
     def ended(self, told: TurnOutcome | EndedTurn) -> EndedTurn:
         """Return how a turn ended, with its structured answer if there is one, and how it is charged if that is known.

@@ -3,8 +3,10 @@
 All of it is volatile and belongs to one incarnation. Nothing here awaits but the tasks that it starts.
 """
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import attrs
 import trio
@@ -23,6 +25,8 @@ from roder_trio.schema import command as c
 
 class Foreground:
     """The slot for a thread's one job, and what follows from it by itself."""
+
+    __slots__ = ("_home", "_port", "_services", "continues_after", "slot")
 
     def __init__(self, home: Home, services: Services, port: Port) -> None:
         self.slot = Slot()
@@ -64,7 +68,7 @@ class Foreground:
             job.cancel(services.lifecycle.drain_reason)
             services.lifecycle.interrupted.add(plan.turn_id)
         runner = make_runner(admitted, job, log, self._port, self.view(log), services, goal_note)
-        nursery.start_soon(self._run, job, runner)
+        nursery.start_soon(self._run, job, runner, name="roder_trio.job")
 
     async def _run(self, job: Job, runner: Runner) -> None:
         """Run a job and give its last word to this incarnation; if it can't be taken, hydration closes the turn."""
@@ -100,6 +104,13 @@ class Foreground:
 
     async def _ask_to_continue(self, after: str) -> None:
         plan = self._home.last_plan
-        directory = None if plan is None else plan.workspace
+        folder = None if plan is None else plan.workspace
+        look = None if folder is None else partial(_with_folder, folder)
         with suppress(ActorCrashed):
-            await self._port.deliver(c.ContinueGoal(turn_id=new_id(), after=after, existing_directory=directory))
+            await self._port.deliver(c.ContinueGoal(turn_id=new_id(), after=after), look)
+
+
+async def _with_folder(folder: str, command: c.ContinueGoal) -> c.ContinueGoal:
+    """Return the command, knowing the folder if that is still there. Cancelling leaves the look behind."""
+    found = await trio.to_thread.run_sync(os.path.isdir, folder, abandon_on_cancel=True)
+    return attrs.evolve(command, existing_directory=folder) if found else command

@@ -1,7 +1,8 @@
 """What an incarnation of a thread's actor needs of the cell that outlives it."""
 
-from collections import deque
 from typing import Protocol
+
+import trio
 
 from roder_trio.actors._cell import Mailbox, Request
 from roder_trio.actors._desk import Desk
@@ -16,9 +17,11 @@ class Home(Protocol):
     thread_id: str
     mailbox: Mailbox
     job: Job | None
-    waiting: deque[Request]
+    waiting: list[Request]
     desk: Desk
     last_plan: TurnPlan | None
+    scope: trio.CancelScope | None
+    """What the incarnation runs in."""
     lost: bool
     """Another owner may write the thread."""
 

@@ -15,6 +15,7 @@ from roder_trio.schema.command import BeginDirectCompaction
 from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.inference import EngineTarget, InferenceEvent
 from roder_trio.schema.item import ItemDiscarded, ItemEventKind, ThreadItem, ThreadItemEvent
+from roder_trio.schema.thread import ThreadMetadata
 from roder_trio.schema.transcript import ErrorNote
 
 
@@ -138,12 +139,12 @@ class ThreadLog:
             said=history.said,
         )
 
-    def direct_view(self, command: BeginDirectCompaction, *, images: bool) -> tuple[View, str | None] | None:
-        """Return the window as an engine sees it, and the thread's instructions; None if it isn't what was given."""
+    def direct_view(self, command: BeginDirectCompaction, *, images: bool) -> tuple[View, ThreadMetadata] | None:
+        """Return the window as an engine sees it, and the thread's metadata; None if it isn't what was given."""
         view = self.view(command.target, images=images)
         given = [item for item in command.transcript if not isinstance(item, ErrorNote)]
         held = [item for item in view.window if not isinstance(item, ErrorNote)]
-        return (view, self.state.metadata.developer_instructions) if given == held else None
+        return (view, self.state.metadata) if given == held else None
 
     @property
     def attached_goal(self) -> str | None:

@@ -24,8 +24,8 @@ class NativeStrategy:
 
     attempts: Attempts
     engine: InferenceEngine
-    request: Callable[[], InferenceRequest]
-    """Builds the request of this moment."""
+    request: Callable[[int], InferenceRequest]
+    """Builds the request of this moment, for so many attempts left."""
 
     async def run(self) -> rules.Boundary | rules.Fail | rules.Declined:
         """Make attempts until one says how the compaction ends, or the budget is spent.
@@ -43,7 +43,7 @@ class NativeStrategy:
         def opened(context: TurnContext) -> StreamBlock | None:
             nonlocal attempt_id
             attempt_id = context.attempt_id
-            return self.engine.compact_turn(context, self.request())
+            return self.engine.compact_turn(context, self.request(series.left))
 
         async def take(event: InferenceEvent) -> bool:
             nonlocal staging, verdict

@@ -6,8 +6,8 @@ lost leaves at once; the next request claims it and reads it anew.
 """
 
 import logging
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable
+from typing import Protocol
 
 import trio
 
@@ -32,13 +32,23 @@ from roder_trio.schema.event import ThreadFailedEvent
 log = logging.getLogger(__name__)
 
 
+class Register(Protocol):
+    """Who is told that a thread leaves memory."""
+
+    def depart(self, thread: "ResidentThread") -> None:
+        """The thread takes no more requests."""
+
+    def forget(self, thread: "ResidentThread") -> None:
+        """The thread has left."""
+
+
 class ResidentThread:
     """The mailbox, the job and the lifetime of one thread in memory."""
 
     __slots__ = (
         "_crashed",
         "_first",
-        "_on_departed",
+        "_register",
         "_services",
         "desk",
         "gone",
@@ -53,11 +63,11 @@ class ResidentThread:
         "waiting",
     )
 
-    def __init__(self, thread_id: str, services: Services, on_departed: Callable[["ResidentThread"], None]) -> None:
+    def __init__(self, thread_id: str, services: Services, register: Register) -> None:
         self.thread_id = thread_id
         self.mailbox = Mailbox(on_settled=services.lifecycle.notify)
         self.job: Job | None = None
-        self.waiting: deque[Request] = deque()
+        self.waiting: list[Request] = []
         """Requests that an incarnation deferred, first in, first out."""
         self.desk = Desk()
         self.last_plan: TurnPlan | None = None
@@ -67,14 +77,18 @@ class ResidentThread:
         self.parked = False
         self.lost = False
         """Another owner may have taken the thread: nothing is written any more."""
-        self.scope = trio.CancelScope()
+        self.scope: trio.CancelScope | None = None
+        """What the incarnation runs in, or what a parked thread waits in."""
         self.gone: trio.Event | None = None
         """From the moment the thread departs: set once it has left."""
         self._services = services
-        self._on_departed = on_departed
+        self._register = register
         self._crashed = False
         self._first: Request | None = None
         """The request that a parked thread let through."""
+
+    def __str__(self) -> str:
+        return f"thread {self.thread_id}"
 
     @property
     def is_idle(self) -> bool:
@@ -92,7 +106,7 @@ class ResidentThread:
         """Take no more requests; who asks from now on waits until the thread has left."""
         if self.gone is None:
             self.gone = trio.Event()
-            self._on_departed(self)
+            self._register.depart(self)
 
     async def wait_gone(self) -> None:
         """Wait until a departing thread has left."""
@@ -102,7 +116,8 @@ class ResidentThread:
     def evict(self) -> None:
         """Leave memory. Call it only when idle."""
         self.depart()
-        self.scope.cancel()
+        if self.scope is not None:
+            self.scope.cancel()
 
     def lose(self) -> None:
         """Another owner may write the thread from now on: stop its job, write nothing, leave memory."""
@@ -122,8 +137,12 @@ class ResidentThread:
     async def run(self) -> None:
         """Serve until the thread departs. Cancelling it makes it leave, with all requests answered."""
         try:
-            with self.scope:
-                await self._serve()
+            while self.gone is None:
+                try:
+                    await supervise(self, self._incarnation)
+                except RestartsExhausted as exhausted:
+                    with trio.CancelScope() as self.scope:
+                        self._first = await self._park(exhausted.__cause__ or exhausted)
         finally:
             self.depart()
             self.mailbox.close(self.parting)
@@ -135,6 +154,7 @@ class ResidentThread:
             self._services.accounting.forget(self.thread_id)
             assert self.gone is not None
             self.gone.set()
+            self._register.forget(self)
 
     async def _release(self) -> None:
         try:
@@ -143,18 +163,11 @@ class ResidentThread:
             log.exception("thread %s could not be released by its store", self.thread_id)
             self._services.lifecycle.unreleased.add(self.thread_id)
 
-    async def _serve(self) -> None:
-        while self.gone is None:
-            try:
-                await supervise(f"thread {self.thread_id}", self._incarnate)
-            except RestartsExhausted as exhausted:
-                self._first = await self._park(exhausted.__cause__ or exhausted)
-
-    async def _incarnate(self) -> None:
+    def _incarnation(self) -> Awaitable[None]:
+        """Begin the next incarnation; all but the first follow a crash, since after a clean end the thread leaves."""
         recovers, self._crashed = self._crashed, True
         first, self._first = self._first, None
-        await ThreadActor(self, self._services, recovers=recovers).run(first)
-        self._crashed = False
+        return ThreadActor(self, self._services, recovers=recovers).run(first)
 
     async def _park(self, cause: BaseException) -> Request:
         """Refuse requests until one may try again, and return that one."""

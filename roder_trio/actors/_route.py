@@ -49,17 +49,19 @@ class Route:
 class Routes:
     """The ways that a turn's steps may take; `current` is that of the next attempt."""
 
+    __slots__ = ("_left", "_shown", "_substitutes", "current", "first")
+
     def __init__(self, first: Route, substitutes: Sequence[Substitute] = ()) -> None:
         self.first = first
         self.current = first
         self._substitutes = substitutes
-        self._left = list(substitutes)
+        self._left = tuple(substitutes)
         self._shown = False
 
     def begin_step(self) -> None:
         """Go to the first engine again."""
         self.current = self.first
-        self._left = list(self._substitutes)
+        self._left = tuple(self._substitutes)
         self._shown = False
 
     def note(self, *, shown: bool) -> None:
@@ -73,7 +75,9 @@ class Routes:
         """
         allowed = failure.retryable or failure.kind in _OF_ONE_PROVIDER
         while self._left and allowed and not self._shown:
-            route = await _route(self._left.pop(0))
+            substitute, *left = self._left
+            self._left = tuple(left)
+            route = await _route(substitute)
             if route is not None:
                 self.current = route
                 return True

@@ -28,16 +28,7 @@ def make_runner(
 ) -> Runner:
     """Return the runner of an admitted job; it speaks to the thread through `port` alone."""
     plan, thread_id = admitted.plan, log.thread_id
-    job_port = JobPort(
-        port=port,
-        grace=services.config.deadlines.append_grace,
-        show=lambda event: log.show(plan.turn_id, event),
-        publish=lambda event: services.publish_live(event, thread_id, plan.turn_id, "turn"),
-        attached_goal=lambda: log.attached_goal,
-        goal_note=goal_note,
-        earlier_calls=lambda: log.state.call_ids,
-        request_for=log.state.history.request,
-    )
+    job_port = JobPort(plan.turn_id, goal_note, port, log, services)
     match admitted:
         case StartJob():
             row = services.engine_facts[plan.provider].models.get(plan.model)

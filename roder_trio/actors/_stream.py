@@ -1,8 +1,9 @@
 """Reading one engine stream, whatever way it ends.
 
 The engine's block runs in a scope of its own. When reading ends, a `finally` inside the block shields that scope and
-bounds it, asks the iterator for usage it has not told, and lets the engine leave. Nothing of ours is raised through the
-block: the reader's verdict is noted, the block left normally.
+bounds it, asks the iterator for usage it has not told, and lets the engine leave. What cuts the reading, a stream that
+brings nothing included, cancels a scope outside. Nothing of ours is raised through the block: the reader's verdict is
+noted, the block left normally.
 """
 
 import logging
@@ -45,29 +46,33 @@ class StreamReader:
     overran: bool = False
     """The engine took longer to leave than it may."""
 
-    async def read(self, block: StreamBlock, take: Take) -> None:
+    async def read(self, block: StreamBlock, take: Take, waiting: trio.CancelScope) -> None:
         """Open the stream, hand its events to `take`, leave it.
 
+        `waiting` is a scope around this; while the stream is read, its deadline is when no event has come for too long.
         Raises what the engine raises. A cancel leaves the stream too, within `close_grace`, before it goes on.
         """
         finished = False
-        opening = float("inf") if self.idle_timeout is None else trio.current_time() + self.idle_timeout
+        self._refresh(waiting, trio.current_time())
         try:
-            with trio.CancelScope(deadline=opening) as inner:
+            with trio.CancelScope() as inner:
                 async with block as stream:
-                    inner.deadline = float("inf")
                     try:
-                        with trio.CancelScope() as waiting:
-                            await self._pump(stream, take, waiting)
-                            finished = True
-                        self.idle = waiting.cancelled_caught
+                        await self._pump(stream, take, waiting)
+                        finished = True
                     finally:
+                        self._stop_waiting(waiting, finished=finished)
                         self._leave(inner)
                         if not finished or self.cut():
                             self._settle(stream)
-            self.idle = self.idle or (inner.cancelled_caught and self.ended_at is None)
         finally:
+            self._stop_waiting(waiting, finished=finished)
             self.overran = self.ended_at is not None and trio.current_time() >= inner.deadline
+
+    def _stop_waiting(self, waiting: trio.CancelScope, *, finished: bool) -> None:
+        """No event is waited for any more; say whether the last one was waited for in vain."""
+        self.idle = self.idle or (not finished and trio.current_time() >= waiting.deadline)
+        waiting.deadline = float("inf")
 
     def _leave(self, inner: trio.CancelScope) -> None:
         """From here on only the engine's cleanup runs, out of reach of any cancel, for a time."""

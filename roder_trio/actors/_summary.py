@@ -146,7 +146,7 @@ class _Question:
                 | inference.HostedToolCallCompleted()
             ):
                 self._wrong = "The model called a tool while it wrote a summary."
-            case inference.ProviderMetadata(payload) if payload.get("kind") == rules.RETRY_MARKER:
+            case inference.ProviderMetadata({"kind": rules.RETRY_MARKER}):
                 series.spend()
                 self._text.clear()
         return self._wrong is not None

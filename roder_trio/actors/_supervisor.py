@@ -1,8 +1,8 @@
 """Restarting what crashed, a bounded number of times; and what is meant by a group of exceptions."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from types import TracebackType
 
 import trio
 
@@ -25,20 +25,26 @@ def flatten(error: BaseException) -> BaseException:
     return error
 
 
-@contextmanager
-def cancel_alone() -> Iterator[None]:
+class cancel_alone:  # noqa: N801 - read as a verb where it is used
     """Let a cancel from outside pass without the errors that a nursery of foreign code collected beside it."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        errors, rest = group.split(Exception)
-        if errors is None or rest is None:
-            raise
-        log.warning("errors of what was cancelled are dropped", exc_info=errors)
-        raise rest from None
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not isinstance(error, BaseExceptionGroup):
+            return
+        errors, rest = error.split(Exception)
+        if errors is not None and rest is not None:
+            log.warning("errors of what was cancelled are dropped", exc_info=errors)
+            raise rest from None
 
 
-async def supervise(name: str, run: Callable[[], Awaitable[None]]) -> None:
+async def supervise(name: object, run: Callable[[], Awaitable[None]]) -> None:
     """Run until `run` returns, starting it anew when it crashes.
 
     Raises RestartsExhausted at the crash after `MAX_RESTARTS` within `RESTART_WINDOW` seconds. Cancelling cancels

@@ -3,7 +3,6 @@
 import math
 
 import attrs
-import trio
 
 from roder_trio.actors._job import Job, JobPort
 from roder_trio.actors._route import Routes
@@ -39,7 +38,6 @@ class TurnScope:
     view: View
     context: str | None = None
     """What hooks added to the turn's developer context."""
-    deadline: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     @property
     def turn_id(self) -> str:
@@ -57,9 +55,14 @@ class TurnScope:
         return self.routes.first.row
 
     @property
+    def deadline(self) -> float:
+        """When the turn must end, in trio's time; infinite if it has no deadline."""
+        return self.job.ends_at
+
+    @property
     def is_limited(self) -> bool:
         """Whether the turn has a deadline."""
-        return self.deadline.deadline != math.inf
+        return self.deadline != math.inf
 
     @property
     def takes_images(self) -> bool:
@@ -76,11 +79,11 @@ class TurnScope:
         """Return when the turn was told to end, in trio's time; infinite if it was not."""
         if self.job.cut_at is not None:
             return self.job.cut_at
-        return self.deadline.deadline if self.deadline.cancel_called else math.inf
+        return self.deadline if self.job.is_cut else math.inf
 
     def cut_for_good(self) -> bool:
         """Whether the turn is to end."""
-        return self.job.cause is not None or self.deadline.cancel_called
+        return self.job.is_cut
 
     def cut(self) -> bool:
         """Whether what is under way is to end, for the turn's end or for new input."""

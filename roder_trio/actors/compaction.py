@@ -21,6 +21,7 @@ from roder_trio.errors import StaleWindow, StorageError
 from roder_trio.logic import compaction as rules
 from roder_trio.logic.thread.facts import View
 from roder_trio.logic.turn import Extras, compaction_request
+from roder_trio.logic.window import without_images
 from roder_trio.ports import InferenceEngine
 from roder_trio.schema.command import CommitCompaction, RecordCompaction, TurnPlan
 from roder_trio.schema.compaction import Compacted, Preempted
@@ -151,13 +152,21 @@ class Compaction:
         )
         return await strategy.run()
 
-    def _request(self) -> InferenceRequest:
-        services = self.services
+    def _request(self, attempts_left: int) -> InferenceRequest:
+        services, window = self.services, self.view.window
         row = services.engine_facts[self.plan.provider].models.get(self.plan.model)
         tools = services.toolbox.offered(self.plan, services.config, self.engine, row)
         extras = Extras(context=self.context, goal_note=self.goal_note(), tools=tools)
+        takes_all = self.engine.capabilities.image_input or not self.view.has_images
         return compaction_request(
-            self.plan, self.view, services.config, extras, thread_id=self.thread_id, hint=self.hint
+            self.plan,
+            window if takes_all else without_images(window),
+            services.config,
+            extras,
+            thread_id=self.thread_id,
+            hint=self.hint,
+            attempts_left=attempts_left,
+            deadline_remaining=None if self.deadline == float("inf") else self.deadline - trio.current_time(),
         )
 
     async def _commit(self, verdict: rules.Boundary, duration: float) -> Outcome:
@@ -187,7 +196,13 @@ class Compaction:
         return Compacted([verdict.item])
 
     async def _record(self, event: Event) -> None:
-        self.latest = await self.report(RecordCompaction(self.plan.turn_id, event))
+        """Have an event stored and told to the hooks; an end is told to them even if it can't be stored."""
+        try:
+            self.latest = await self.report(RecordCompaction(self.plan.turn_id, event))
+        except Exception:
+            if not isinstance(event, ContextCompactionStarted):
+                await self._tell_hooks(event)
+            raise
         await self._tell_hooks(event)
 
     async def _tell_hooks(self, event: Event) -> None:

@@ -7,15 +7,18 @@ import attrs
 import trio
 
 from roder_trio.actors._resident import ResidentThread
+from roder_trio.actors._route import Route
 from roder_trio.actors._services import Services
 from roder_trio.actors.compaction import Compaction
 from roder_trio.actors.directory import Directory
 from roder_trio.errors import RuntimeClosed, StorageError
 from roder_trio.logic.compaction import Kept
+from roder_trio.logic.window import Window
 from roder_trio.ports import InferenceEngine
 from roder_trio.schema.command import BeginDirectCompaction, RecordCompaction, TurnPlan
 from roder_trio.schema.compaction import NativeCompactionOutcome, Preempted, Unsupported
 from roder_trio.schema.event import ContextCompactionCancelled
+from roder_trio.schema.thread import ThreadMetadata
 from roder_trio.schema.transcript import TranscriptItem
 
 
@@ -76,8 +79,8 @@ class DirectCompactions:
         thread_id = thread.thread_id
         begun = await self._directory.ask(thread_id, BeginDirectCompaction(transcript, engine.target))
         if begun is None:
-            return Preempted(transcript)
-        view, developer_instructions = begun
+            return Preempted(Window(list(transcript)))
+        view, metadata = begun
 
         async def report(payload: Any) -> Any:
             with trio.move_on_after(self._services.config.deadlines.append_grace, shield=True):
@@ -87,7 +90,7 @@ class DirectCompactions:
         compaction = Compaction(
             services=self._services,
             thread_id=thread_id,
-            plan=attrs.evolve(plan, developer_instructions=developer_instructions),
+            plan=self._as_the_thread_would(plan, engine, metadata),
             engine=engine,
             view=view,
             trigger="direct",
@@ -105,3 +108,14 @@ class DirectCompactions:
             thread.mailbox.post(RecordCompaction(plan.turn_id, ended))
             raise
         return Unsupported() if isinstance(outcome, Kept) else outcome
+
+    def _as_the_thread_would(self, plan: TurnPlan, engine: InferenceEngine, metadata: ThreadMetadata) -> TurnPlan:
+        """Return the plan with what the thread's next turn would run with, as far as the model knows it."""
+        row = self._services.engine_facts[plan.provider].models.get(plan.model)
+        mine = attrs.evolve(
+            plan,
+            reasoning=metadata.reasoning or self._services.config.default_reasoning,
+            developer_instructions=metadata.developer_instructions,
+            tool_allowlist=metadata.tool_allowlist,
+        )
+        return Route(engine, plan.provider, plan.model, row).plan(mine)

@@ -77,7 +77,7 @@ class Directory:
             leaving = self._departing.get(thread_id)
             if leaving is not None:
                 await leaving.wait_gone()
-                self._forget(leaving)
+                self.forget(leaving)
                 continue
             thread = self._threads.get(thread_id)
             if thread is not None:
@@ -86,20 +86,15 @@ class Directory:
             return self._admit(thread_id)
 
     def _admit(self, thread_id: str) -> ResidentThread:
-        thread = ResidentThread(thread_id, self._services, self._departed)
+        thread = ResidentThread(thread_id, self._services, self)
         self._threads[thread_id] = thread
-        self._nursery.start_soon(self._run, thread)
+        self._nursery.start_soon(thread.run, name="roder_trio.thread")
         if len(self._threads) > self._limit:
             self._evict_idle(but=thread)
         return thread
 
-    async def _run(self, thread: ResidentThread) -> None:
-        try:
-            await thread.run()
-        finally:
-            self._forget(thread)
-
-    def _forget(self, thread: ResidentThread) -> None:
+    def forget(self, thread: ResidentThread) -> None:
+        """A thread has left."""
         if self._departing.get(thread.thread_id) is thread:
             del self._departing[thread.thread_id]
 
@@ -114,7 +109,8 @@ class Directory:
                 self._threads.move_to_end(thread.thread_id)
                 looks += 1
 
-    def _departed(self, thread: ResidentThread) -> None:
+    def depart(self, thread: ResidentThread) -> None:
+        """A thread takes no more requests; who asks for it waits until it has left."""
         del self._threads[thread.thread_id]
         self._departing[thread.thread_id] = thread
 

@@ -10,6 +10,7 @@ from roder_trio.actors._job import JobPort
 from roder_trio.actors._services import new_id
 from roder_trio.errors import AppendOutcomeUnknown, StorageError, ToolError
 from roder_trio.logic.goal.tool import CREATE, GET, UPDATE, GoalAnswer, answer_text
+from roder_trio.logic.tool.refusal import INVALID_ARGUMENTS
 from roder_trio.ports import Tool
 from roder_trio.schema.command import AskGoal
 from roder_trio.schema.goal import GoalPatch
@@ -37,7 +38,7 @@ class GoalTool(Tool):
             question = self._question(turn_id, arguments)
         except ValueError as error:
             await trio.lowlevel.checkpoint()
-            return ToolOutput(f"invalid arguments: {error}", is_error=True)
+            return ToolOutput(f"{INVALID_ARGUMENTS}{error}", is_error=True)
         try:
             answer: GoalAnswer = await port.report(question)
         except AppendOutcomeUnknown:

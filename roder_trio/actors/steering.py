@@ -5,6 +5,7 @@ Single-threaded like all of trio: a counter of notifications, and the scopes tha
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
 
 import trio
 
@@ -19,7 +20,7 @@ class SteeringSignal:
     def __init__(self) -> None:
         self._count = 0
         self._seen = 0
-        self._scopes: set[trio.CancelScope] = set()
+        self._scopes: tuple[trio.CancelScope, ...] = ()
 
     @property
     def pending(self) -> bool:
@@ -41,17 +42,19 @@ class SteeringSignal:
         """Mark all notifications as seen."""
         self._seen = self._count
 
-    @contextmanager
-    def watch(self) -> Iterator[trio.CancelScope]:
+    def watch(self) -> "Watch":
         """Open a scope that a notification cancels; an unseen one cancels it on entry."""
-        with trio.CancelScope() as scope:
-            self._scopes.add(scope)
-            try:
-                if self.pending:
-                    scope.cancel()
-                yield scope
-            finally:
-                self._scopes.discard(scope)
+        return Watch(self)
+
+    def add(self, scope: trio.CancelScope) -> None:
+        """Have notifications cancel a scope; one that is unseen does so at once."""
+        self._scopes = (*self._scopes, scope)
+        if self.pending:
+            scope.cancel()
+
+    def discard(self, scope: trio.CancelScope) -> None:
+        """Leave a scope alone from now on."""
+        self._scopes = tuple(entry for entry in self._scopes if entry is not scope)
 
     @contextmanager
     def preemptible(self) -> Iterator[None]:
@@ -68,3 +71,24 @@ class SteeringSignal:
         if scope.cancelled_caught:
             self.clear()
             raise CompactionPreempted
+
+
+class Watch:
+    """The scope of one body of work that notifications cancel; a class, since generators weigh more, in each turn."""
+
+    __slots__ = ("_scope", "_signal")
+
+    def __init__(self, signal: SteeringSignal) -> None:
+        self._signal = signal
+        self._scope = trio.CancelScope()
+
+    def __enter__(self) -> trio.CancelScope:
+        scope = self._scope.__enter__()
+        self._signal.add(scope)
+        return scope
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        self._signal.discard(self._scope)
+        return self._scope.__exit__(kind, error, traceback)

@@ -67,21 +67,22 @@ class SamplingStep:
         A cancel of the turn passes, after the stream was left and its usage settled. Raises TurnFailure for what an
         engine raised that is no ProviderFailure, and what storing an item raised.
         """
-        scope, accounting, config = self.scope, self.scope.services.accounting, self.scope.services.config
-        attempt = self.attempt
+        scope, attempt, config = self.scope, self.attempt, self.scope.services.config
         self._reader = StreamReader(
-            lambda usage: accounting.observe(attempt.attempt_id, usage),
+            self._observe,
             scope.cut,
             config.reliability.stream_idle_timeout,
             config.deadlines.stream_close_grace,
         )
-        accounting.open(attempt)
+        scope.services.accounting.open(attempt)
         scope.publish(InferenceStarted(attempt.attempt_id, attempt.provider, attempt.model))
         raised: Exception | None = None
         try:
-            with cancel_alone(), scope.job.signal.watch() as steered:
+            with cancel_alone(), scope.job.signal.watch() as waiting:
                 try:
-                    await self._reader.read(self._open(context, request), self._taker.take)
+                    block = self._open(context, request)
+                    del context, request  # they are the engine's now; a parked turn holds no more than it needs
+                    await self._reader.read(block, self._taker.take, waiting)
                 finally:
                     await self._close()
         except Exception as error:
@@ -90,7 +91,11 @@ class SamplingStep:
             raise self.storage_error
         if scope.cut_for_good():
             await trio.lowlevel.checkpoint()
-        self._judge(raised, steered=steered.cancel_called)
+        steered = scope.job.signal.pending or (waiting.cancel_called and not self._reader.idle)
+        self._judge(raised, steered=steered)
+
+    def _observe(self, usage: TokenUsage) -> None:
+        self.scope.services.accounting.observe(self.attempt.attempt_id, usage)
 
     def _open(self, context: TurnContext, request: InferenceRequest) -> AbstractAsyncContextManager[InferenceStream]:
         return self.scope.routes.current.engine.stream_turn(context, request)

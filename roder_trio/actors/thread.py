@@ -48,6 +48,8 @@ class TerminalLost(Exception):
 class ThreadActor:
     """One incarnation of a thread's owner."""
 
+    __slots__ = ("_front", "_home", "_log", "_nursery", "_port", "_recovers", "_retake", "_services")
+
     def __init__(self, home: Home, services: Services, *, recovers: bool = False) -> None:
         self._home = home
         self._services = services
@@ -64,6 +66,7 @@ class ThreadActor:
         mailbox = self._home.mailbox
         try:
             async with trio.open_nursery() as self._nursery:
+                self._home.scope = self._nursery.cancel_scope
                 try:
                     if self._recovers and first is None:
                         await self._recover()
@@ -80,7 +83,7 @@ class ThreadActor:
                     self._close()
         finally:
             while self._home.waiting:
-                self._home.waiting.popleft().reject(self._home.parting())
+                self._home.waiting.pop(0).reject(self._home.parting())
 
     def _close(self) -> None:
         """Leave without awaiting: no report is taken any more, the job is told, all tasks are cancelled."""
@@ -101,7 +104,7 @@ class ThreadActor:
             self._retake = False
             self._let_waiters_hear_first()
             for _ in range(len(self._home.waiting)):
-                waiting = self._home.waiting.popleft()
+                waiting = self._home.waiting.pop(0)
                 if not waiting.settled:
                     await self._handle(waiting)
         self._services.lifecycle.notify()
@@ -191,7 +194,8 @@ class ThreadActor:
 
     async def _continue(self, request: Request, payload: c.ContinueGoal, after: str) -> None:
         """Decide a continuation of the goal; one that is deferred waits on."""
-        self._front.continues_after = None
+        if self._front.continues_after == after:  # an earlier one, late, says nothing of the one that waits
+            self._front.continues_after = None
         await self._carry_out(request, payload)
         if not request.settled:
             self._front.continues_after = after
@@ -300,16 +304,16 @@ class ThreadActor:
                 services.broadcast.end_readers(thread_id)
             return False
         state = hydration.state
-        open_turn = state.open_turn
-        log = ThreadLog(state, services, lambda: self._home.mailbox.post(c.Checkpoint()))
+        closed = [turn.turn_id for turn in (*state.left_open, state.open_turn) if turn is not None]
+        log = ThreadLog(state, services, self._ask_checkpoint)
         await self._commit(log, close_open_work(state, hydration.ledger, self._facts()))
         self._log = log
         tell_last_seq(services.broadcast, thread_id, state.next_seq - 1)
         services.accounting.totals(thread_id).forget_turns()
         if hydration.repairs:
             services.publish_live(StorageRepaired(hydration.repairs), thread_id, None, "runtime")
-        if open_turn is not None:
-            services.publish_live(ThreadRecovered((open_turn.turn_id,)), thread_id, None, "runtime")
+        if closed:
+            services.publish_live(ThreadRecovered(tuple(closed)), thread_id, None, "runtime")
         if self._recovers:
             self._recovers = False
             if state.items is None:
@@ -317,6 +321,9 @@ class ThreadActor:
             else:
                 services.broadcast.reset_views(thread_id, log.with_live(state.items.items()))
         return True
+
+    def _ask_checkpoint(self) -> bool:
+        return self._home.mailbox.post(c.Checkpoint())
 
     async def _recover(self) -> None:
         """Read the log at once after a crash, so that its turn is closed and views are in step again."""

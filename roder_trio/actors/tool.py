@@ -22,6 +22,7 @@ from roder_trio.actors.goal import GoalTool
 from roder_trio.codec.text import REFUSALS, dump, plain
 from roder_trio.logic import policy as consent
 from roder_trio.logic.tool import arguments as rules
+from roder_trio.logic.tool import refusal
 from roder_trio.logic.tool.caps import capped
 from roder_trio.logic.tool.offer import is_permitted
 from roder_trio.logic.tool.result import failure
@@ -143,9 +144,9 @@ class ToolBatch:
 
     async def _prepare(self, entry: _Call) -> None:
         """Settle all that comes before the running; a call that is refused has its output then."""
-        refusal = await self._settle(entry)
-        if refusal is not None:
-            entry.output = ToolOutput(refusal, is_error=True)
+        refused = await self._settle(entry)
+        if refused is not None:
+            entry.output = ToolOutput(refused, is_error=True)
         entry.prepared = True
         entry.asked.set()
         self._changed.set()
@@ -188,9 +189,10 @@ class ToolBatch:
         name, context = tool.spec.name, self._context(entry)
         called = await self.services.hooks.tool_calling(context, name, entry.arguments, self.port.publish)
         if called.denied is not None:
-            return f"denied by hook: {called.denied.reason}" if called.denied.reason else "denied by hook"
+            denied = refusal.DENIED_BY_HOOK
+            return f"{denied}: {called.denied.reason}" if called.denied.reason else denied
         if called.flaw is not None:
-            return f"invalid arguments: {called.flaw}"
+            return f"{refusal.INVALID_ARGUMENTS}{called.flaw}"
         if not called.rewritten:
             return None
         rewritten = tuple(ToolArgumentsRewritten(entry.call.id, text, by) for by, text in called.rewritten)
@@ -209,7 +211,7 @@ class ToolBatch:
         if ruling.decision is not PolicyDecision.ASK:
             return None
         if not services.config.interactive:
-            return consent.NOBODY_CAN_APPROVE
+            return refusal.NOBODY_CAN_APPROVE
         request = RequestApproval(
             turn_id=self.plan.turn_id,
             approval_id=new_id(),
@@ -240,10 +242,10 @@ class ToolBatch:
             outcome = await self.port.wait(AwaitAnswer(turn_id, approval_id))
         if outcome is None:
             if await self.port.report(ResolveApproval(approval_id, ApprovalOutcome.TIMED_OUT)):
-                return consent.NOBODY_ANSWERED
+                return refusal.NOBODY_ANSWERED
             outcome = await self.port.wait(AwaitAnswer(turn_id, approval_id))
         if outcome is ApprovalOutcome.DENIED:
-            return consent.APPROVAL_DENIED
+            return refusal.APPROVAL_DENIED
         ruling = consent.decide(self._mode, request.spec, config.denied_tools, request.verdicts)
         is_denied = outcome is ApprovalOutcome.POLICY_DENIED or ruling.decision is PolicyDecision.DENIED
         return ruling.refusal if is_denied else None

@@ -75,10 +75,14 @@ class TurnJob:
     async def run(self) -> JobOutcome:
         """Run the turn and return how it ended. Nothing but a Cancelled from outside is raised."""
         error: BaseException | None = None
+        limit = self.scope.services.config.reliability.turn_deadline
         try:
+            if limit is not None:
+                self.scope.job.scope.deadline = trio.current_time() + limit
             with self.scope.job.scope:
-                if await self._within_deadline():
-                    return Finished()
+                await self._ask_hooks()
+                await self._rounds()
+                return Finished()
         except Exception as raised:
             error = flatten(raised)
         if isinstance(error, TurnFailure) and error.items is not None:
@@ -87,22 +91,10 @@ class TurnJob:
             return self._failed(str(self._settle_error or error), "storage")
         if self.scope.job.cause is not None:
             return Interrupted(self.scope.job.cause, self._leftover)
-        if self.scope.deadline.cancel_called:
-            limit = self.scope.services.config.reliability.turn_deadline
+        if limit is not None and self.scope.job.is_cut:
             message = f"The turn did not end within its deadline of {limit:g} s."
             return Failed(message, "deadline_timeout", self._leftover, "timed out")
         return self._failed_by(error)
-
-    async def _within_deadline(self) -> bool:
-        """Run the rounds; False if they were cancelled."""
-        limit = self.scope.services.config.reliability.turn_deadline
-        if limit is not None:
-            self.scope.deadline.deadline = self.scope.job.ends_at = trio.current_time() + limit
-        with self.scope.deadline:
-            await self._ask_hooks()
-            await self._rounds()
-            return True
-        return False
 
     async def _ask_hooks(self) -> None:
         """Let the hooks add to the developer context of this turn's requests."""
@@ -140,7 +132,7 @@ class TurnJob:
 
     async def _sample(self) -> SamplingStep:
         """Run one step; what it leaves is the turn's to store, whatever ended it."""
-        attempt, sums = sampling_attempt(self.scope), self.scope.view.sums
+        attempt, asked = sampling_attempt(self.scope), self.scope.view
         sampled = SamplingStep(self.scope, attempt)
         if self._answer is not None and self._is_steered():
             self._answer.ask_freely()
@@ -153,7 +145,7 @@ class TurnJob:
         if sampled.step.completed is not None:
             on_first = self.scope.routes.current is self.scope.routes.first
             tokens = sampled.step.context_tokens(sampled.usage.prompt_tokens) if on_first else None
-            self._compaction.count(tokens, sums)
+            self._compaction.count(tokens, asked)
         return sampled
 
     def _request(self, sampled: SamplingStep) -> tuple[TurnContext, InferenceRequest]:
@@ -171,7 +163,7 @@ class TurnJob:
             thread_id=scope.thread_id,
             turn_id=scope.turn_id,
             attempt_id=sampled.attempt.attempt_id,
-            deadline=scope.deadline.deadline if scope.is_limited else None,
+            deadline=scope.deadline if scope.is_limited else None,
             run_tool=partial(self._calls.run_inside, sampled),
         )
         request = next_request(
@@ -181,7 +173,7 @@ class TurnJob:
             extras,
             thread_id=scope.thread_id,
             compact_limit=self._compaction.limits(route).provider,
-            deadline_remaining=scope.deadline.deadline - trio.current_time() if scope.is_limited else None,
+            deadline_remaining=scope.deadline - trio.current_time() if scope.is_limited else None,
         )
         return context, request
 
@@ -309,7 +301,7 @@ class TurnJob:
         series.spend(sampled.step.retries_inside)
         scope.routes.note(shown=sampled.step.shown)
         failed, now, seen = series.attempts, trio.current_time(), signal.seen
-        remaining = scope.deadline.deadline - now
+        remaining = scope.deadline - now
         wait = series.next(failure, scope.services.jitter(), now, remaining, read_at=sampled.read_until)
         if wait is None and not await scope.routes.take_over(failure):
             raise TurnFailure(str(failure), failure.kind.value) from failure

@@ -1,4 +1,4 @@
-"""What the turns of a thread on disk cost, told by its log; and money in words."""
+"""What the turns and the goal of a thread on disk cost, told by its log; and money in words."""
 
 from decimal import Decimal
 
@@ -6,7 +6,7 @@ import attrs
 
 import roder_trio as rt
 from roder_trio.cli.choice import catalog
-from roder_trio.logic.cost import bills, notes_in, records_of_thread, records_of_turns
+from roder_trio.logic.cost import bills, notes_in, records_of_goal, records_of_thread, records_of_turns
 from roder_trio.runtime.cost import CostBook
 from roder_trio.runtime.engines import EngineRegistry
 
@@ -31,10 +31,16 @@ async def costs_of(snapshot: rt.ThreadSnapshot) -> ThreadCosts:
     return ThreadCosts(whole, turns)
 
 
+async def cost_of_goal(snapshot: rt.ThreadSnapshot, goal_id: str) -> rt.Cost:
+    """Return what was charged to a goal, by the same prices."""
+    book, events = CostBook(EngineRegistry((), catalog())), snapshot.events
+    return await book.cost_of(bills(records_of_goal(events, goal_id), notes_in(events)))
+
+
 async def told_cost(runtime: rt.Runtime, thread_id: str) -> str:
-    """Return what a thread cost, in words; "" if nothing is known of it, or if its log can't be read."""
+    """Return what a thread cost, in words; "" if its log can't be read."""
     try:
-        return cost_words(await runtime.thread_cost(thread_id)) or ""
+        return cost_words(await runtime.thread_cost(thread_id))
     except rt.StorageError:
         return ""  # noqa: ASYNC910 - the load that failed was a checkpoint
 
@@ -46,14 +52,11 @@ def dollars(amount: Decimal) -> str:
     return f"${amount:.{max(FINE, 1 - amount.adjusted())}f}"
 
 
-def cost_words(cost: rt.Cost) -> str | None:
-    """Say what something cost; None if nothing is known of it."""
-    if cost.usd is not None:
-        return dollars(cost.usd)
-    return f"at least {dollars(cost.known_usd)}" if cost.known_usd else None
+def cost_words(cost: rt.Cost) -> str:
+    """Say what something cost, or what it cost at least."""
+    return f"at least {dollars(cost.known_usd)}" if cost.usd is None else dollars(cost.usd)
 
 
 def with_cost(words: str, cost: rt.Cost | None) -> str:
-    """Return what was used with what it cost, as far as that is known."""
-    money = None if cost is None else cost_words(cost)
-    return words if money is None else f"{words}, {money}"
+    """Return what was used with what it cost; None if nothing was counted."""
+    return words if cost is None else f"{words}, {cost_words(cost)}"

@@ -13,6 +13,7 @@ from cyclopts import App, Parameter
 import roder_trio as rt
 from roder_trio import codec, goals
 from roder_trio.cli.conversation import open_conversation
+from roder_trio.cli.cost import cost_of_goal, with_cost
 from roder_trio.cli.failure import DONE, FAILED, UsageError, explained
 from roder_trio.cli.keyboard import Keyboard, is_attended
 from roder_trio.cli.location import password_in, store_at
@@ -63,7 +64,7 @@ async def show(
     store: Store = None,
     json: Annotated[bool, Parameter(negative="", help="Print the goal as one line of JSON.")] = False,
 ) -> int:
-    """Print the goal of THREAD: what it is, how it stands, and what was used of its budget."""
+    """Print the goal of THREAD: what it is, how it stands, what was used of its budget, and what that cost."""
     terminal = Terminal.standard()
     with explained(terminal, "show the goal") as result:
         async with _opened(terminal, store, read_only=True) as runtime:
@@ -74,7 +75,8 @@ async def show(
         if json:
             terminal.line(escape_json(dumps(codec.to_json(found) if found else None, ensure_ascii=False)))
         elif found is not None:
-            terminal.line(f"{found.status.value}: {goal_words(found)}")
+            used = with_cost(goal_words(found), await cost_of_goal(snapshot, found.goal_id))
+            terminal.line(f"{found.status.value}: {used}")
             terminal.line(found.objective)
         else:
             terminal.note("the thread has no goal")

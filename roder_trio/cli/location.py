@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 import roder_trio as rt
 from roder_trio import stores
+from roder_trio.cli.failure import UsageError
 
 DATABASE_SUFFIXES = frozenset({".db", ".sqlite", ".sqlite3"})
 SERVER_SCHEMES = frozenset({"postgres", "postgresql"})
@@ -14,10 +15,13 @@ def store_at(name: str, *, read_only: bool = False, migrate: bool = False) -> rt
     """Make the store that lies at `name`: a URL of PostgreSQL, a database file, or a folder of journals.
 
     What doesn't exist yet is a database if its name ends like one. `migrate` brings a server's schema up to date; a
-    file's is brought up to date whenever it is opened for writing.
+    file's is brought up to date whenever it is opened for writing. Raises UsageError for a URL that is none.
     """
-    if urlsplit(name).scheme in SERVER_SCHEMES:
-        return stores.PostgresThreadStore(name, migrate=migrate)
+    try:
+        if urlsplit(name).scheme in SERVER_SCHEMES:
+            return stores.PostgresThreadStore(name, migrate=migrate)
+    except ValueError as error:
+        raise UsageError(f"The store can't be reached: {error}.") from error
     path = Path(name)
     if path.is_file() or (path.suffix in DATABASE_SUFFIXES and not path.is_dir()):
         return stores.SqliteThreadStore(path, read_only=read_only)

@@ -12,6 +12,7 @@ import trio
 import roder_trio as rt
 from roder_trio import goals
 from roder_trio.cli.conversation import Conversation
+from roder_trio.cli.cost import with_cost
 from roder_trio.cli.report import goal_words
 from roder_trio.schema.event import TERMINAL_EVENTS
 
@@ -92,7 +93,8 @@ class _Pursuit:
             terminal.note("the goal was cleared")
             return False
         turns = "1 turn" if self.turns == 1 else f"{self.turns} turns"
-        terminal.note(f"goal {goal.status.value} after {turns}, {goal_words(goal)}")
+        used = with_cost(goal_words(goal), await self.conversation.runtime.thread_cost(self.thread_id, goal=True))
+        terminal.note(f"goal {goal.status.value} after {turns}, {used}")
         if goal.status in _WHY:
             terminal.note(_WHY[goal.status].format(self.thread_id))
         return goal.status is goals.GoalStatus.COMPLETE

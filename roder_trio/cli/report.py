@@ -30,7 +30,7 @@ def usage_words(usage: rt.TokenUsage | None) -> str:
 
 
 def usage_cells(usage: rt.TokenUsage | None, cost: rt.Cost | None) -> tuple[str, ...]:
-    """Return the counters, and what they cost as far as that is known, as the cells of a table."""
+    """Return the counters, and what they cost, as the cells of a table."""
     counted = usage or rt.TokenUsage(0, 0, 0)
     return (
         str(counted.prompt_tokens),
@@ -38,7 +38,7 @@ def usage_cells(usage: rt.TokenUsage | None, cost: rt.Cost | None) -> tuple[str,
         str(counted.completion_tokens),
         str(counted.reasoning_tokens),
         str(counted.total_tokens),
-        (cost_words(cost) if cost is not None else None) or "",
+        "" if cost is None else cost_words(cost),
     )
 
 

@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 
 import roder_trio as rt
 from roder_trio import stores
-from roder_trio.cli.failure import DONE, FAILED, Result, explained
+from roder_trio.cli.failure import DONE, FAILED, Result, UsageError, explained
 from roder_trio.cli.location import password_in, store_at
 from roder_trio.cli.options import Store, store_place
 from roder_trio.cli.terminal import Terminal, escape_json
@@ -83,7 +83,10 @@ async def import_(
     """Bring the thread in FILE into the store, and print its id. Again, it adds nothing."""
     with _command("import the thread") as (terminal, result):
         async with _opened(terminal, store_place(store)) as opened:
-            imported = await stores.import_thread(opened, file, new_id)
+            try:
+                imported = await stores.import_thread(opened, file, new_id)
+            except ValueError as error:
+                raise UsageError(f"The thread can't be imported: {error}.") from error
         terminal.line(imported.thread_id)
         result.code = DONE
     return result.code

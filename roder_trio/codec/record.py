@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import cattrs
 
-from roder_trio.codec.converter import TAGGED, UnknownTagError, converter, encode_opaque, tagging, upcast
+from roder_trio.codec.converter import TAGGED, UnknownTagError, converter, encode_opaque, quick, tagging, upcast
 from roder_trio.codec.text import REFUSALS, DecodeError, JsonObject, decode_object, dump, parse_json, plain
 from roder_trio.errors import InvalidRecord
 from roder_trio.schema.event import EventEnvelope
@@ -27,6 +27,7 @@ _RECORDS: dict[type, Callable[[Any], JsonObject]] = {
     ExtensionStateRecord: TAGGED[ExtensionStateRecord],
     OpaqueRecord: encode_opaque,
 }
+_read_record = quick.get_structure_hook(StoredRecord)
 _METADATA_KEYS = frozenset(field.name for field in attrs.fields(ThreadMetadata))
 
 
@@ -43,14 +44,23 @@ def encode_record(record: StoredRecord) -> bytes:
 
 def decode_record(data: bytes | str | JsonObject) -> StoredRecord:
     """Read a record; one of an unknown type is kept opaque. Raises DecodeError."""
-    value = parse_json(data) if isinstance(data, bytes | str) else data
+    value = parse_json(data) if isinstance(data, (bytes, str)) else data
     try:
-        read: StoredRecord = converter.structure(value, StoredRecord)  # type: ignore[arg-type]
+        record: StoredRecord = _read_record(value, StoredRecord)
+    except (cattrs.BaseValidationError, *REFUSALS):
+        return _read_again(value)
+    return record
+
+
+def _read_again(value: Any) -> StoredRecord:
+    """Read what could not be read quickly: it is opaque as a whole, or the error tells where it is wrong."""
+    try:
+        record: StoredRecord = converter.structure(value, StoredRecord)  # type: ignore[arg-type]
     except (cattrs.BaseValidationError, *REFUSALS) as error:
         if _is_only_unknown(error):
             return OpaqueRecord(value["type"], value)
         raise _decode_error(error) from error
-    return read
+    return record
 
 
 def encode_metadata(metadata: ThreadMetadata, previous: JsonObject | None = None) -> bytes:

@@ -5,15 +5,15 @@ Rules of the room: the text holds what decisions need, and leaves out what is re
 instead. Whoever changes what a fold makes, or this form, raises `FOLD_VERSION`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import attrs
 import cattrs
 
-from roder_trio.codec.converter import converter
+from roder_trio.codec.converter import converter, quick
 from roder_trio.codec.text import REFUSALS, DecodeError, dump, parse_json
 from roder_trio.errors import InvalidRecord
-from roder_trio.logic.item import ItemNumbers
 from roder_trio.logic.thread.hydration import Hydration
 from roder_trio.logic.thread.state import GoalStop, HeldText, OpenTurn, ThreadState, TurnEntry
 from roder_trio.logic.usage import ClosedUsage, Ledger
@@ -22,19 +22,28 @@ from roder_trio.schema.event import ApprovalRequested, Event, ExternalToolReques
 from roder_trio.schema.goal import Goal
 from roder_trio.schema.item import ThreadItem
 from roder_trio.schema.thread import ExtensionStateRecord, ThreadMetadata
-from roder_trio.schema.transcript import ToolCall, TranscriptItem, UserMessage
+from roder_trio.schema.transcript import AssistantMessage, ToolCall, TranscriptItem, UserMessage
 from roder_trio.schema.usage import ZERO_USAGE, TokenUsage
 
-FOLD_VERSION = 2
+FOLD_VERSION = 4
 
 NEWEST_READINGS = 32
 """How many attempts keep their own reading, in case a later one comes; the open turn's do too."""
 
 Ids = tuple[str, ...]
 
+_USER, _ASSISTANT = "u", "a"
+_MESSAGES: dict[str, Callable[[str], TranscriptItem]] = {_USER: UserMessage, _ASSISTANT: AssistantMessage}
+_read_item = quick.get_structure_hook(TranscriptItem)
+
 
 def encode_state(hydration: Hydration) -> str:
-    """Return the text of a state; its metadata is left to the store, which has it. Raises InvalidRecord."""
+    """Return the text of a state; its metadata is left to the store, which has it.
+
+    Raises InvalidRecord, also for a state that hydration must put in order first.
+    """
+    if hydration.state.left_open:
+        raise InvalidRecord("A thread with earlier turns that never ended is kept once those are closed.")
     try:
         return dump(converter.unstructure(_document(hydration), _Document)).decode()
     except REFUSALS as error:
@@ -47,7 +56,7 @@ def decode_state(text: str | bytes, metadata: ThreadMetadata) -> Hydration | Non
         value = parse_json(text)
         if value.get("fold_version") != FOLD_VERSION:
             return None
-        return _hydration(converter.structure(value, _Document), metadata)
+        return _hydration(quick.structure(value, _Document), metadata)
     except (cattrs.BaseValidationError, DecodeError, *REFUSALS):
         return None
 
@@ -98,14 +107,17 @@ class _Document:
     """The number of items by turn."""
     never_started: Ids = ()
     without_end: Ids = ()
-    items: tuple[TranscriptItem, ...] = ()
+    items: tuple[Any, ...] = ()
+    """Each as in a record; of a message that is only text, its letter and the text."""
     results: tuple[tuple[str, int, int], ...] = ()
     """Turn, index and position in the log of the tools' results."""
     dropped: int = 0
     earlier: UserMessage | None = None
     has_images: bool = False
-    own_item_ids: dict[str, Ids] = attrs.field(factory=dict)
-    """By turn, the ends of the ids that begin with its own and a hyphen."""
+    endings: tuple[Ids, ...] = ()
+    """Ends of the item ids of a turn, behind its own and a hyphen; many turns have the same."""
+    own_item_ids: tuple[int, ...] = ()
+    """By turn, in the order of `turns`, which of the endings are its."""
     other_item_ids: dict[str, Ids] = attrs.field(factory=dict)
     """By turn, whole ids."""
     open_turn: _OpenTurn | None = None
@@ -129,7 +141,8 @@ class _Document:
 
 def _document(hydration: Hydration) -> _Document:
     state, history = hydration.state, hydration.state.history
-    own, other = _split_ids(state.numbers)
+    own, other = _split_ids(state)
+    endings = {ends: place for place, ends in enumerate(dict.fromkeys(own))}
     return _Document(
         fold_version=FOLD_VERSION,
         next_seq=state.next_seq,
@@ -137,12 +150,13 @@ def _document(hydration: Hydration) -> _Document:
         turns={turn_id: entry.count for turn_id, entry in state.turns.items()},
         never_started=tuple([turn_id for turn_id, entry in state.turns.items() if not entry.started]),
         without_end=tuple([turn_id for turn_id, entry in state.turns.items() if not entry.ended]),
-        items=tuple(history.items),
+        items=tuple([_short(item) for item in history.items]),
         results=tuple([(*place, position) for place, position in history.results.items()]),
         dropped=history.dropped,
         earlier=history.earlier,
         has_images=history.has_images,
-        own_item_ids=own,
+        endings=tuple(endings),
+        own_item_ids=tuple([endings[ends] for ends in own]),
         other_item_ids=other,
         open_turn=None if state.open_turn is None else _open_document(state.open_turn, state),
         last_turn_id=state.last_turn_id,
@@ -189,26 +203,32 @@ def _usage(ledger: Ledger, open_turn_id: str | None) -> _Usage:
     return _Usage(thread=closed.thread, goals=dict(closed.goals), attempts=attempts, readings=tuple(kept))
 
 
-def _split_ids(numbers: ItemNumbers) -> tuple[dict[str, Ids], dict[str, Ids]]:
-    own: dict[str, list[str]] = {}
+def _short(item: TranscriptItem) -> Any:
+    match item:
+        case UserMessage(text, ()):
+            return [_USER, text]
+        case AssistantMessage(text, None, False):
+            return [_ASSISTANT, text]
+    return converter.unstructure(item, TranscriptItem)
+
+
+def _split_ids(state: ThreadState) -> tuple[list[Ids], dict[str, Ids]]:
+    """The endings of each turn's item ids, and the ids of another form or of turns that only they name."""
+    own: dict[str, list[str]] = {turn_id: [] for turn_id in state.turns}
     other: dict[str, list[str]] = {}
-    for turn_id, item_id in numbers.known():
-        if item_id.startswith(f"{turn_id}-"):
-            own.setdefault(turn_id, []).append(item_id[len(turn_id) + 1 :])
+    for turn_id, item_id in state.numbers.known():
+        if turn_id in own and item_id.startswith(f"{turn_id}-"):
+            own[turn_id].append(item_id[len(turn_id) + 1 :])
         else:
             other.setdefault(turn_id, []).append(item_id)
-    return _tuples(own), _tuples(other)
-
-
-def _tuples(ids: dict[str, list[str]]) -> dict[str, Ids]:
-    return {turn_id: tuple(found) for turn_id, found in ids.items()}
+    return [tuple(ends) for ends in own.values()], {turn_id: tuple(ids) for turn_id, ids in other.items()}
 
 
 # -- and back ----------------------------------------------------------------------------------------------------------
 
 
 def _hydration(document: _Document, metadata: ThreadMetadata) -> Hydration:
-    history = History(document.items, document.dropped, document.earlier)
+    history = History(map(_whole, document.items), document.dropped, document.earlier)
     history.has_images = document.has_images
     history.results = {(turn_id, index): position for turn_id, index, position in document.results}
     state = ThreadState(
@@ -229,7 +249,7 @@ def _hydration(document: _Document, metadata: ThreadMetadata) -> Hydration:
         opening_time=document.opening_time,
         goal_time=document.goal_time,
         empty_turns=document.empty_turns,
-        call_ids=set(document.call_ids),
+        call_ids=dict.fromkeys(document.call_ids),
         extensions={(record.extension_id, record.key): record for record in document.extensions},
     )
     for turn_id, item_id in _item_ids(document):
@@ -239,6 +259,14 @@ def _hydration(document: _Document, metadata: ThreadMetadata) -> Hydration:
     for reading in usage.readings:
         ledger.apply(reading)
     return Hydration(state, ledger)
+
+
+def _whole(item: Any) -> TranscriptItem:
+    if isinstance(item, list):
+        letter, text = item
+        return _MESSAGES[letter](text)
+    found: TranscriptItem = _read_item(item, TranscriptItem)
+    return found
 
 
 def _turns(document: _Document) -> dict[str, TurnEntry]:
@@ -261,9 +289,9 @@ def _open_turn(document: _OpenTurn) -> OpenTurn:
         goal_id=document.goal_id,
         steers=list(document.steers),
         calls={call.id: call for call in document.calls},
-        call_ids=set(document.call_ids),
+        call_ids=dict.fromkeys(document.call_ids),
         pending=dict(_requests(document.pending)),
-        asked=set(document.asked),
+        asked=dict.fromkeys(document.asked),
         worked=document.worked,
         stopped=document.stopped,
     )
@@ -284,8 +312,8 @@ def _pair(model: Ids) -> tuple[str, str]:
 
 
 def _item_ids(document: _Document) -> Iterator[tuple[str, str]]:
-    for turn_id, ends in document.own_item_ids.items():
-        for end in ends:
+    for turn_id, place in zip(document.turns, document.own_item_ids, strict=True):
+        for end in document.endings[place]:
             yield turn_id, f"{turn_id}-{end}"
     for turn_id, ids in document.other_item_ids.items():
         for id in ids:

@@ -84,28 +84,28 @@ def plain_object(value: object) -> JsonObject:
     return found
 
 
-def encode_str(value: object) -> str:
+def encode_str(value: object, _: object = None) -> str:
     """Pass text through. Raises TypeError."""
     if type(value) is not str:
         raise TypeError(f"expected text, not {type(value).__name__}")
     return value
 
 
-def encode_int(value: object) -> int:
+def encode_int(value: object, _: object = None) -> int:
     """Pass an integer through. Raises TypeError."""
     if type(value) is not int:
         raise TypeError(f"expected an integer, not {type(value).__name__}")
     return value
 
 
-def encode_bool(value: object) -> bool:
+def encode_bool(value: object, _: object = None) -> bool:
     """Pass a bool through. Raises TypeError."""
     if type(value) is not bool:
         raise TypeError(f"expected true or false, not {type(value).__name__}")
     return value
 
 
-def encode_float(value: object) -> float:
+def encode_float(value: object, _: object = None) -> float:
     """Pass a finite number through. Raises TypeError, ValueError."""
     if type(value) is not float and type(value) is not int:
         raise TypeError(f"expected a number, not {type(value).__name__}")

@@ -284,7 +284,9 @@ def _end(staging: Staging, ending: ProviderFailure | Ending) -> tuple[Staging, V
     return _fail(staging, ending)
 
 
-def _stage(staging: Staging, payload: Mapping[str, Any]) -> tuple[Staging, Verdict]:
+def _stage(staging: Staging, payload: Any) -> tuple[Staging, Verdict]:
+    if not isinstance(payload, Mapping):
+        return _fail(staging, _protocol("The engine sent metadata that is no JSON object."))
     if payload.get("kind") == RETRY_MARKER:
         return _emptied(staging), Retried()
     found = compaction_items(payload)

@@ -13,6 +13,7 @@ import orjson
 from roder_trio.logic.compaction import COMPACTION_TYPES, compaction_items, counts_for, trim_to_last_boundary
 from roder_trio.logic.naming import IdForm, WireIds
 from roder_trio.logic.replay import StepCall, replayed
+from roder_trio.logic.strict_json import is_deep
 from roder_trio.schema.inference import EngineTarget
 from roder_trio.schema.transcript import (
     AssistantMessage,
@@ -69,11 +70,12 @@ def sendable_arguments(text: str) -> str:
 
 
 def is_json_object(text: str) -> bool:
-    """Whether `text` is the whole of a JSON object."""
+    """Whether `text` is the whole of a JSON object that can be written again."""
     try:
-        return isinstance(orjson.loads(text), dict)
+        value = orjson.loads(text)
     except orjson.JSONDecodeError:
         return False
+    return isinstance(value, dict) and not is_deep(text, value)
 
 
 # -- boundaries --------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Final
 
 import attrs
 
+from roder_trio.logic.tool.refusal import POLICY_DENIED
 from roder_trio.schema.policy import ApprovalOutcome, PolicyDecision, PolicyMode, Verdict
 from roder_trio.schema.tool import ToolSpec
 
@@ -24,10 +25,6 @@ TABLE: Final = {
     PolicyMode.BYPASS: {"read": _ALLOWED, "thread": _ALLOWED, "network": _AUTO, "process": _AUTO, "write": _AUTO},
 }
 
-NOBODY_CAN_APPROVE: Final = "needs approval, and nobody can give it"
-NOBODY_ANSWERED: Final = "approval timed out: nobody answered"
-APPROVAL_DENIED: Final = "approval denied"
-
 
 @attrs.frozen
 class Ruling:
@@ -40,7 +37,7 @@ class Ruling:
     @property
     def refusal(self) -> str:
         """The text of the result of a call that this denies."""
-        return f"policy denied: {self.reason}"
+        return f"{POLICY_DENIED}{self.reason}"
 
 
 def decide(

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
-import orjson
 
+from roder_trio.logic import strict_json
 from roder_trio.logic.naming import plain_name
 from roder_trio.schema.transcript import ToolCall
 
@@ -109,6 +109,6 @@ def _match(part: Mapping[str, Any], calls: Sequence[StepCall]) -> StepCall | Non
 
 def _arguments(call: ToolCall) -> Any:
     try:
-        return orjson.loads(call.arguments or "{}")
-    except orjson.JSONDecodeError:
+        return strict_json.parse(call.arguments or "{}")
+    except strict_json.JsonFlaw:
         return None

@@ -43,6 +43,11 @@ class RetrySeries:
         self.attempts = 1
         """Made or spent so far, the running one included."""
 
+    @property
+    def left(self) -> int:
+        """Attempts that may still be made, the running one included."""
+        return max(1, self.max_attempts - self.attempts + 1)
+
     def spend(self, count: int = 1) -> None:
         """Count attempts that an engine made inside its stream."""
         self.attempts += count

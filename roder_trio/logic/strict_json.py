@@ -7,7 +7,7 @@ a surrogate pair, and nesting that no other parser in use here takes.
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 MAX_DEPTH = 200
@@ -44,6 +44,19 @@ def _integer(text: str) -> int:
     return int(text) if len(text) <= MAX_DIGITS else 0
 
 
+def is_deep(text: str | bytes, value: Any) -> bool:
+    """Whether `value`, the JSON that `text` holds, nests deeper than `MAX_DEPTH` levels."""
+    opened = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    if opened <= MAX_DEPTH:
+        return False
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [part for outer in level for part in _parts(outer)]
+        if not level:
+            return False
+    return True
+
+
 def same(left: Any, right: Any) -> bool:
     """Whether two JSON values are equal as JSON: 1 is 1.0, but true is no 1."""
     if isinstance(left, dict) and isinstance(right, dict):
@@ -51,6 +64,12 @@ def same(left: Any, right: Any) -> bool:
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(map(same, left, right))
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _flaws(text: str) -> Iterator[tuple[int, str]]:

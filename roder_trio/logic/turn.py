@@ -15,7 +15,6 @@ from roder_trio.logic.compaction import RETRY_MARKER, compaction_items, in_band_
 from roder_trio.logic.cost import with_attempt
 from roder_trio.logic.stop import finish_reason
 from roder_trio.logic.summary import INSTRUCTIONS
-from roder_trio.logic.thread.facts import View
 from roder_trio.schema import inference
 from roder_trio.schema.command import TurnPlan
 from roder_trio.schema.config import RuntimeConfig
@@ -227,15 +226,22 @@ def next_request(
 
 def compaction_request(
     plan: TurnPlan,
-    view: View,
+    window: Sequence[TranscriptItem],
     config: RuntimeConfig,
     extras: Extras = NO_EXTRAS,
     *,
     thread_id: str,
+    attempts_left: int,
+    deadline_remaining: float | None = None,
     hint: str | None = None,
 ) -> inference.InferenceRequest:
-    """Build the request of a native compaction: the whole window, no structured output, the hint at the end."""
-    request = next_request(plan, view.window, config, extras, thread_id=thread_id)
+    """Build the request of a native compaction: the whole window, no structured output, the hint at the end.
+
+    An engine that retries inside its stream is told how many attempts are left.
+    """
+    request = next_request(plan, window, config, extras, thread_id=thread_id, deadline_remaining=deadline_remaining)
+    reliability = attrs.evolve(config.reliability, provider_retry_max_attempts=attempts_left)
+    request = attrs.evolve(request, runtime=attrs.evolve(request.runtime, reliability=reliability))
     if hint is None or not hint.strip():
         return request
     text = _joined(request.instructions.developer, hint.strip())

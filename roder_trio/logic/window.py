@@ -20,6 +20,7 @@ from roder_trio.schema.inference import EngineTarget
 from roder_trio.schema.transcript import ContextCompaction, ProviderMetadata, ToolResult, TranscriptItem, UserMessage
 
 _NO_BOUNDARY = -1
+_WITH_IMAGES = (UserMessage, ToolResult)
 
 Place: TypeAlias = tuple[str, int]
 """A turn, and the index of one of its items."""
@@ -81,7 +82,7 @@ class History:
     newest user message among them.
     """
 
-    __slots__ = ("_by_head", "_by_target", "boundaries", "dropped", "earlier", "has_images", "items", "results", "said")
+    __slots__ = ("_cuts", "boundaries", "dropped", "earlier", "has_images", "items", "results", "said")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
@@ -98,8 +99,8 @@ class History:
         """The newest user message of the log."""
         self.results: dict[Place, int] = {}
         """Positions in the log of the tools' results that are held, by turn and index there."""
-        self._by_head: dict[int, _Cut] | None = None
-        self._by_target: dict[EngineTarget | None, _Cut] | None = None
+        self._cuts: tuple[tuple[EngineTarget | None, int, _Cut], ...] = ()
+        """The windows that were asked for, each with a target and the position of its head; seldom more than one."""
 
     def __len__(self) -> int:
         """The number of items in the log."""
@@ -123,10 +124,10 @@ class History:
             self.said = item
         if is_boundary(item):
             self.boundaries.append(len(self.items) - 1)
-            self._by_head = self._by_target = None
-        elif self._by_head is not None:
+            self._cuts = ()
+        elif self._cuts:
             measured = sums(item)
-            for cut in self._by_head.values():
+            for cut in {head: cut for _, head, cut in self._cuts}.values():
                 self._extend(cut, item, measured)
 
     def prune(self, places: Iterable[Place]) -> None:
@@ -138,7 +139,7 @@ class History:
             if isinstance(result, ToolResult):
                 items[position] = pruned(result)
         self.items = items
-        self._by_head = self._by_target = None
+        self._cuts = ()
 
     def places(self, target: EngineTarget | None = None) -> dict[int, Place]:
         """Return turn and index of the results in the window of a target, by their places there."""
@@ -161,7 +162,7 @@ class History:
         self.items = self.items[first:]
         self.results = {place: at for place, at in self.results.items() if at >= self.dropped}
         self.boundaries = _boundaries(self.items)
-        self._by_head = self._by_target = None
+        self._cuts = ()
         return True
 
     def window(self, target: EngineTarget | None = None) -> Window:
@@ -175,6 +176,12 @@ class History:
         targets are left out.
         """
         return Window(self._cut(target).request)
+
+    def windows(self, target: EngineTarget | None = None) -> tuple[Window, Window]:
+        """Return the window and the transcript of a request: one object, if they are the same."""
+        cut = self._cut(target)
+        window = Window(cut.items)
+        return window, window if cut.request is cut.items else Window(cut.request)
 
     def sums(self, target: EngineTarget | None = None) -> Sums:
         """Return the sums over the window; the difference of two readings measures what came between them."""
@@ -196,17 +203,16 @@ class History:
         )
 
     def _cut(self, target: EngineTarget | None) -> _Cut:
-        if self._by_head is None or self._by_target is None:
-            self._by_head, self._by_target = {}, {}
         key = target if self.boundaries else None
-        cut = self._by_target.get(key)
-        if cut is None:
-            head = self.head(target)
-            known = self._by_head.get(_NO_BOUNDARY if head is None else head)
-            cut = known or (self._whole() if head is None else self._behind(head))
-            self._by_head[_NO_BOUNDARY if head is None else head] = cut
-            self._by_target[key] = cut
-        return cut
+        for known, _, cut in self._cuts:
+            if known == key:
+                return cut
+        head = self.head(target)
+        place = _NO_BOUNDARY if head is None else head
+        shared = next((cut for _, known, cut in self._cuts if known == place), None)
+        made = shared or (self._whole() if head is None else self._behind(head))
+        self._cuts = (*self._cuts, (key, place, made))
+        return made
 
     def _whole(self) -> _Cut:
         request = [item for item in self.items if not is_boundary(item)] if self.boundaries else self.items
@@ -240,7 +246,7 @@ def holds_images(item: TranscriptItem) -> bool:
     """Whether an item has images that a model could see."""
     if isinstance(item, ContextCompaction):
         return item.active_request is not None and bool(item.active_request.images)
-    return isinstance(item, UserMessage | ToolResult) and bool(item.images)
+    return isinstance(item, _WITH_IMAGES) and bool(item.images)
 
 
 def without_images(items: Iterable[TranscriptItem]) -> list[TranscriptItem]:

@@ -6,23 +6,21 @@ frame says before it fails is never lost.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import attrs
-import orjson
 
+from roder_trio.codec.text import DecodeError, parse_json
 from roder_trio.errors import ProviderFailure, ProviderFailureKind
 from roder_trio.logic.failure import FRAME_EXCERPT
 from roder_trio.logic.redaction import Redactor
 from roder_trio.logic.sse import Frame
+from roder_trio.logic.strict_json import MAX_DEPTH, is_deep
 from roder_trio.schema.inference import InferenceEvent
 from roder_trio.schema.usage import TokenUsage
 
 Output = InferenceEvent | ProviderFailure
-
-MAX_DEPTH = 200
-"""Levels of nested JSON that are read; deeper ones could not be stored."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _HEADER = re.compile(r"[\x20-\x7e\x80-\xff]*")
@@ -49,6 +47,8 @@ class HttpRequest:
     body: bytes = attrs.field(default=b"", repr=False)
     quiet: bool = False
     """Whether the URL's query is nothing for a log."""
+    limit_headers: Mapping[str, str] = attrs.field(factory=dict)
+    """Headers of an answer that mean the same as usual ones, by their names."""
 
 
 class Decoder(Protocol):
@@ -82,14 +82,19 @@ def encode_json(value: object) -> bytes:
 
 
 def decode_json(text: str | bytes) -> Any:
-    """Return parsed JSON; numbers that JSON hasn't become None. Raises ValueError, also for what nests too deep."""
+    """Return parsed JSON, integers of any size included; numbers that JSON hasn't become None.
+
+    Raises ValueError, also for what nests too deep to be stored.
+    """
     try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        # a lone half of a surrogate pair is legal in an escape, and can't be stored
-        value = _storable(json.loads(text, parse_constant=lambda _: None))
-    opened = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
-    if opened > MAX_DEPTH and _is_deep(value):
+        try:
+            value = parse_json(text)
+        except DecodeError:
+            # a lone half of a surrogate pair is legal in an escape, and can't be stored
+            value = _storable(json.loads(text, parse_constant=lambda _: None))
+    except RecursionError:
+        raise ValueError("the JSON nests too deep") from None
+    if is_deep(text, value):
         raise ValueError(f"the JSON nests deeper than {MAX_DEPTH} levels")
     return value
 
@@ -109,6 +114,11 @@ def parse_frame(frame: Frame, redactor: Redactor) -> Any:
         )
     message = "The stream holds an event that is no JSON."
     return ProviderFailure(ProviderFailureKind.PROTOCOL, message, cause="bad_json", body_excerpt=excerpt)
+
+
+def is_told(frame: Frame, value: Any) -> bool:
+    """Whether a frame is an error by its name; one that is cut off says nothing. `value` is that of `parse_frame`."""
+    return frame.event == "error" and not (frame.tail and isinstance(value, ProviderFailure))
 
 
 def join_url(base_url: str, path: str) -> str:
@@ -167,21 +177,6 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is no JSON value")
-
-
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [part for outer in level for part in _parts(outer)]
-        if not level:
-            return False
-    return True
-
-
-def _parts(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
 
 
 def _storable(value: Any) -> Any:

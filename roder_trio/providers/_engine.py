@@ -286,6 +286,7 @@ class HttpEngine(InferenceEngine, Generic[P]):
                 headers={**headers, **call.headers},
                 body=b"" if post is None else encode_json(post.body),
                 quiet=bool(parts.query),
+                limit_headers=self.profile.limit_headers,
             ),
             provider=self.id,
             timeouts=(post.timeouts if post else None) or self.profile.timeouts,

@@ -139,6 +139,11 @@ class Exchange:
         """The provider's id of the request."""
         return failure.request_id(self.headers)
 
+    def name_limits(self, names: Mapping[str, str]) -> None:
+        """Read the server's own headers about its limits as the usual ones that they are named with."""
+        own = {name.lower(): usual.lower() for name, usual in names.items()}
+        self.headers |= {usual: self.headers[name] for name, usual in own.items() if name in self.headers}
+
     async def read(self) -> bytes | None:
         """Wait for more of the body; None at its end. A cancel loses nothing but the connection. Raises Broken."""
         try:
@@ -212,6 +217,7 @@ async def open_exchange(
             raise ProviderFailure(Kind.TIMEOUT, message, cause="headers")
         left = trace.scope.deadline - trio.current_time()
         exchange = Exchange(client, response, first_byte_within=left, repeated=repeated)
+        exchange.name_limits(request.limit_headers)
         if response.is_success:
             return exchange  # noqa: ASYNC910 - sending was a checkpoint
         raise await _of_error_response(exchange, provider, response.status_code, redactor)

@@ -20,6 +20,9 @@ class WireProfile:
     auth: str = "bearer"
     """`bearer`, or the name of the header that holds the key."""
     extra_headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    limit_headers: Mapping[str, str] = attrs.field(factory=dict)
+    """The vendor's own headers about its limits, each with the usual one that says the same, such as
+    `x-ratelimit-reset-requests` and `x-ratelimit-remaining-requests`."""
     effort_aliases: Mapping[str, str] = attrs.field(factory=dict)
     """Levels of reasoning that the vendor calls otherwise; one that maps to "" is not sent."""
     vision: bool = True

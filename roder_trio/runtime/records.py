@@ -200,11 +200,11 @@ class RecordMethods(Base):
 
         Works under any turn id, needs no free slot, charges no goal, never falls back to a summary. Cancelling drops
         the candidate; what was used stays counted. Raises ThreadNotFound, UnknownProvider, ProviderFailure,
-        StorageError, RuntimeClosed if the runtime's exit ends it.
+        StorageError, ValueError for a turn id that can't be one, RuntimeClosed if the runtime's exit ends it.
         """
         self._check_open()
         engine = self._core.registry[provider]
-        plan = c.TurnPlan(turn_id=turn_id, provider=provider, model=model)
+        plan = c.TurnPlan(turn_id=_checked(turn_id), provider=provider, model=model)
         return await self._core.direct.run(thread_id, plan, engine, tuple(transcript), preserve_hint)
 
     def _stop_compaction(self, thread_id: str, turn_id: str) -> None:
@@ -220,7 +220,7 @@ class RecordMethods(Base):
 def _checked(turn_id: str) -> str:
     """Return a turn id that a host made. Raises ValueError."""
     if not is_valid_id(turn_id):
-        raise ValueError(f"a turn id is text of 1 to 512 characters without NUL, not {turn_id!r}")
+        raise ValueError(f"a turn id is Unicode text of 1 to 512 characters without NUL, not {turn_id!r}")
     return turn_id
 
 

@@ -1,6 +1,7 @@
 """Identifiers are opaque, non-empty strings; no code parses one."""
 
 import enum
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
@@ -40,10 +41,14 @@ def is_text_or_none(instance: object, attribute: "attrs.Attribute[Any]", value: 
 
 MAX_ID_LENGTH = 512
 
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 def is_valid_id(value: object) -> bool:
-    """Whether `value` can be the id of a thread: 1 to 512 code points, none of them NUL."""
-    return isinstance(value, str) and 0 < len(value) <= MAX_ID_LENGTH and "\0" not in value
+    """Whether `value` can be an id: 1 to 512 code points, no NUL, no lone surrogate, which would not come back."""
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_LENGTH or "\0" in value:
+        return False
+    return value.isascii() or _LONE_SURROGATE.search(value) is None
 
 
 def as_tuple(values: Iterable[Any]) -> tuple[Any, ...]:

@@ -1,20 +1,19 @@
 """Token counts, and the names of what produces them."""
 
 import enum
-from typing import Any
 
 import attrs
 
 MAX_TOKENS = 2**63 - 1
 
-
-def _check_counter(instance: object, attribute: "attrs.Attribute[int]", value: object) -> None:
-    if type(value) is not int or not 0 <= value <= MAX_TOKENS:
-        raise ValueError(f"{attribute.name} must be an integer from 0 to 2**63-1, not {value!r}")
-
-
-def _counter(default: Any = attrs.NOTHING) -> Any:
-    return attrs.field(default=default, validator=_check_counter)
+_COUNTERS = (
+    "prompt_tokens",
+    "completion_tokens",
+    "total_tokens",
+    "cached_prompt_tokens",
+    "cache_creation_prompt_tokens",
+    "reasoning_tokens",
+)
 
 
 @attrs.frozen
@@ -25,22 +24,39 @@ class TokenUsage:
     usage has no service tier, so `TokenUsage(0, 0, 0)` is the one zero.
     """
 
-    prompt_tokens: int = _counter()
-    completion_tokens: int = _counter()
-    total_tokens: int = _counter()
-    cached_prompt_tokens: int = _counter(0)
-    cache_creation_prompt_tokens: int = _counter(0)
-    reasoning_tokens: int = _counter(0)
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    cached_prompt_tokens: int = 0
+    cache_creation_prompt_tokens: int = 0
+    reasoning_tokens: int = 0
     service_tier: str | None = None
 
     def __attrs_post_init__(self) -> None:
-        cached = min(self.cached_prompt_tokens, self.prompt_tokens)
-        created = min(self.cache_creation_prompt_tokens, self.prompt_tokens - cached)
-        object.__setattr__(self, "cached_prompt_tokens", cached)
-        object.__setattr__(self, "cache_creation_prompt_tokens", created)
-        object.__setattr__(self, "reasoning_tokens", min(self.reasoning_tokens, self.completion_tokens))
-        if self.is_empty:
+        self._check_counters()
+        if self.cached_prompt_tokens + self.cache_creation_prompt_tokens > self.prompt_tokens:
+            cached = min(self.cached_prompt_tokens, self.prompt_tokens)
+            object.__setattr__(self, "cached_prompt_tokens", cached)
+            created = min(self.cache_creation_prompt_tokens, self.prompt_tokens - cached)
+            object.__setattr__(self, "cache_creation_prompt_tokens", created)
+        if self.reasoning_tokens > self.completion_tokens:
+            object.__setattr__(self, "reasoning_tokens", self.completion_tokens)
+        if self.service_tier is not None and self.is_empty:
             object.__setattr__(self, "service_tier", None)
+
+    def _check_counters(self) -> None:
+        # all at once: a validator per field costs more than all the rest, and a log holds thousands of these
+        counters = (
+            self.prompt_tokens,
+            self.completion_tokens,
+            self.total_tokens,
+            self.cached_prompt_tokens,
+            self.cache_creation_prompt_tokens,
+            self.reasoning_tokens,
+        )
+        for index, value in enumerate(counters):
+            if type(value) is not int or not 0 <= value <= MAX_TOKENS:
+                raise ValueError(f"{_COUNTERS[index]} must be an integer from 0 to 2**63-1, not {value!r}")
 
     @property
     def is_empty(self) -> bool:

@@ -29,6 +29,9 @@ CHUNK_RECORDS = 500
 CHUNK_BYTES = 4 * 1024 * 1024
 """How much is appended at once by what fills a thread, if one record or batch isn't more."""
 
+_PLACED = (EventEnvelope, ThreadItemEvent)
+"""Records that name their thread and their time."""
+
 T = TypeVar("T")
 
 
@@ -46,7 +49,7 @@ def checked_batch(thread_id: ThreadId, records: Iterable[Record]) -> tuple[Store
 
 def fault_of(thread_id: ThreadId, record: object) -> str | None:
     """Why `record` can't stand in the log of `thread_id`, as far as its outer fields tell; None if it can."""
-    if isinstance(record, EventEnvelope | ThreadItemEvent):
+    if isinstance(record, _PLACED):
         if record.thread_id != thread_id and record.thread_id is not None:
             return f"it names thread {record.thread_id!r}"
         if record.timestamp.utcoffset() is None:
@@ -58,7 +61,7 @@ def fault_of(thread_id: ThreadId, record: object) -> str | None:
             return "its scope names another thread"
     elif not isinstance(record, OpaqueRecord):
         return f"{type(record).__name__} is no record"
-    return None if is_valid_id(record_id(record)) else "its id is not text of 1 to 512 characters without NUL"
+    return None if is_valid_id(record_id(record)) else "its id is not Unicode text of 1 to 512 characters without NUL"
 
 
 def stored_record(thread_id: ThreadId, data: str | dict[str, Any], position: int) -> StoredRecord:
@@ -113,7 +116,7 @@ def check_new_thread(metadata: ThreadMetadata) -> None:
     if not isinstance(metadata, ThreadMetadata):
         raise TypeError(f"create_thread takes ThreadMetadata, not {type(metadata).__name__}")
     if not is_valid_id(metadata.thread_id):
-        raise ValueError("a thread id must be text of 1 to 512 characters without NUL")
+        raise ValueError("a thread id must be Unicode text of 1 to 512 characters without NUL")
     if metadata.created_at.utcoffset() is None or metadata.updated_at.utcoffset() is None:
         raise InvalidRecord(f"The dates of thread {metadata.thread_id!r} need an offset.")
 

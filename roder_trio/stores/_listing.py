@@ -35,6 +35,14 @@ def check_label(label: Label | None) -> None:
         raise ValueError(f"label must be a pair of texts or None, not {label!r}")
 
 
+def check_events(after: int, limit: int) -> None:
+    """Check which envelopes to read. Raises ValueError."""
+    if type(after) is not int or after < 0:
+        raise ValueError(f"after must be an integer of at least 0, not {after!r}")
+    if type(limit) is not int or limit < 1:
+        raise ValueError(f"limit must be an integer of at least 1, not {limit!r}")
+
+
 def write_cursor(scope: Sequence[str | None], key: Key) -> str:
     """The text that says where the next page begins."""
     text = json.dumps([*scope, key[0].isoformat(), key[1]], ensure_ascii=True, separators=(",", ":"))
@@ -87,10 +95,11 @@ def page(
     return ThreadPage(threads=rows, next_cursor=following, damaged=sorted(damaged) if cursor is None else ())
 
 
-def log_position(cursor: str | None) -> int:
-    """The number that a cursor into a thread's log holds; 0 at its beginning. Raises InvalidCursor."""
+def log_position(cursor: str | None, last: int) -> int:
+    """The number that a cursor into a log of `last` records holds; 0 at its beginning. Raises InvalidCursor."""
     if cursor is None:
         return 0
-    if not isinstance(cursor, str) or not (cursor.isascii() and cursor.isdigit()) or len(cursor) > MAX_DIGITS:
+    written = isinstance(cursor, str) and cursor.isascii() and cursor.isdigit() and len(cursor) <= MAX_DIGITS
+    if not written or int(cursor) > last:
         raise InvalidCursor("The cursor was not made by this store; read the log from its beginning.")
     return int(cursor)

@@ -128,20 +128,26 @@ def decode_creation(thread_id: ThreadId, body: str) -> ThreadMetadata:
 def read_log(
     thread_id: ThreadId, rows: Iterable[tuple[int, str]], last_position: int, after: int = 0
 ) -> list[StoredRecord]:
-    """The records behind `after` from their (position, body) in order. Raises CorruptRecord.
+    """The records behind `after` from their (position, body) in order. Raises CorruptRecord."""
+    whole = whole_rows(thread_id, rows, last_position, after)
+    return [stored_record(thread_id, body, position) for position, body in whole]
 
-    What the thread's row says of its last position tells whether any is missing.
+
+def whole_rows(
+    thread_id: ThreadId, rows: Iterable[tuple[int, str]], last_position: int, after: int
+) -> Iterator[tuple[int, str]]:
+    """The same rows, in order behind `after`. Raises CorruptRecord where one is missing.
+
+    What the thread's row says of its last position tells whether any is missing at the end.
     """
-    records: list[StoredRecord] = []
-    position = after
+    expected = after + 1
     for position, body in rows:
-        expected = after + len(records) + 1
         if position != expected:
             raise CorruptRecord(thread_id, expected, f"the next record stands at {position}")
-        records.append(stored_record(thread_id, body, position))
-    if position != last_position:
-        raise CorruptRecord(thread_id, position + 1, f"the log should end at {last_position}")
-    return records
+        yield position, body
+        expected += 1
+    if expected != last_position + 1:
+        raise CorruptRecord(thread_id, expected, f"the log should end at {last_position}")
 
 
 @attrs.frozen

@@ -41,7 +41,7 @@ from roder_trio.stores._batch import (
     record_id,
 )
 from roder_trio.stores._frame import encode_creation
-from roder_trio.stores._listing import Key, Label, log_position, page
+from roder_trio.stores._listing import Key, Label, check_events, log_position, page
 from roder_trio.stores._snapshot import snapshot_of
 
 _NO_IDS: frozenset[str] = frozenset()
@@ -176,8 +176,9 @@ class MemoryThreadStore(ThreadStore):
         return None if thread is None else thread.metadata
 
     async def load_events(self, thread_id: ThreadId, after: int = 0, limit: int = 500) -> Sequence[EventEnvelope]:
-        """Return at most `limit` envelopes with a seq above `after`, in order."""
+        """Return at most `limit` envelopes with a seq above `after`, in order. Raises ValueError."""
         await trio.lowlevel.checkpoint()
+        check_events(after, limit)
         thread = self._active.get(thread_id)
         found: list[EventEnvelope] = []
         for record in () if thread is None else thread.records:
@@ -193,7 +194,7 @@ class MemoryThreadStore(ThreadStore):
         thread = self._active.get(thread_id) or self._archived.get(thread_id)
         if thread is None:
             return None
-        records, end = thread.encoded(log_position(cursor))
+        records, end = thread.encoded(log_position(cursor, len(thread.records)))
         return LogPage(
             created=encode_creation(codec.encode_metadata(thread.created)),
             batches=[b"[" + b",".join(records) + b"]"] if records else [],

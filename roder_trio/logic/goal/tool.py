@@ -3,10 +3,10 @@
 A model can neither resume a goal, nor edit or clear it, nor touch its budget.
 """
 
+import json
 from typing import Any, Final
 
 import attrs
-import orjson
 
 from roder_trio.schema.goal import MAX_OBJECTIVE, Goal, GoalStatus
 from roder_trio.schema.tool import ToolSpec
@@ -72,7 +72,7 @@ def answer_text(answer: GoalAnswer) -> str:
         "remaining_tokens": None if goal is None else goal.remaining_tokens,
         "completion_budget_report": _report(goal) if goal is not None and answer.completed else None,
     }
-    return f"{_line(goal)}\n{orjson.dumps(value).decode()}"
+    return f"{_line(goal)}\n{json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
 
 
 def _line(goal: Goal | None) -> str:

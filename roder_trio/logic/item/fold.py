@@ -1,14 +1,16 @@
 """The items of a thread as its item events tell them.
 
 Items stand in the order of their first mention. An event whose seq was folded already is ignored, so a snapshot and the
-events that follow it may overlap. Folding a prefix and then the rest gives the same as folding all.
+events that follow it may overlap. Folding a prefix and then the rest gives the same as folding all. What a log pins is
+projected when something else comes or someone looks, since most threads that are read are never shown.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 import attrs
 
+from roder_trio.logic.item.projection import ItemStep, Pinned, first_seq, project
 from roder_trio.schema.item import (
     AgentMessage,
     AgentMessageText,
@@ -35,22 +37,42 @@ _OPEN = (None, ItemStatus.IN_PROGRESS)
 class ItemFold:
     """Items that grow event by event, from `items` as they stand."""
 
-    __slots__ = ("_items", "_seen")
+    __slots__ = ("_items", "_later", "_seen")
 
     def __init__(self, items: Iterable[ThreadItem] = ()) -> None:
         self._items: dict[str, ThreadItem] = {item.id: item for item in items}
         self._seen = _SeenSeqs()
+        self._later: Sequence[ItemStep] = ()
+        """What a log tells and nobody has asked for yet."""
 
     def items(self) -> tuple[ThreadItem, ...]:
         """Return the items in the order of their first mention."""
+        self._catch_up()
         return tuple(self._items.values())
+
+    def follow(self, steps: Sequence[ItemStep]) -> None:
+        """Take what a log tells, all of it in one, once something else comes or someone looks."""
+        self._catch_up()
+        self._later = steps
 
     def apply(self, event: ThreadItemEvent | ItemEventKind) -> None:
         """Take one event; one without an envelope has no seq."""
+        self._catch_up()
         if isinstance(event, ThreadItemEvent):
-            if event.seq != 0 and not self._seen.add(event.seq):
-                return
-            event = event.event
+            self._take(event.seq, event.event)
+        else:
+            self._take(0, event)
+
+    def _catch_up(self) -> None:
+        later, self._later = self._later, ()
+        for step in later:
+            kinds = project(step.item, step.turn_id, step.item_id) if isinstance(step, Pinned) else (step.event,)
+            for seq, kind in enumerate(kinds, first_seq(step)):
+                self._take(seq, kind)
+
+    def _take(self, seq: int, event: ItemEventKind) -> None:
+        if seq != 0 and not self._seen.add(seq):
+            return
         changed = fold_kind(self._items.get(event.item_id), event)
         if changed is None:
             self._items.pop(event.item_id, None)

@@ -28,7 +28,10 @@ class ItemNumbers:
         if owner != turn_id:
             self._elsewhere = self._elsewhere or set()
             self._elsewhere.add((turn_id, item_id))
-        first, _, number = item_id.rpartition("-")
+        if item_id[-1:].isdecimal():
+            self._see_number(turn_id, *item_id.rsplit("-", 1))
+
+    def _see_number(self, turn_id: str, first: str, number: str = "") -> None:
         if number.isascii() and number.isdecimal() and len(number) <= _MAX_DIGITS and first.startswith(f"{turn_id}-"):
             self._highest[first] = max(self._highest.get(first, 0), int(number))
 

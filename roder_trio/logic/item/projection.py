@@ -4,8 +4,11 @@ They are never stored: they are derived when the item is committed and again whe
 of the item and the seq of its last event, so neither depends on what this module projects.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import TypeAlias
+
+import attrs
 
 from roder_trio.logic.boundary import is_boundary
 from roder_trio.logic.item.number import ItemNumbers
@@ -89,22 +92,44 @@ def _ended(result: transcript.ToolResult, item_id: str) -> items.ToolExecution:
     return items.ToolExecution(item_id, result.id, result.name, output=result.result, status=ItemStatus.COMPLETED)
 
 
-def derive(envelope: EventEnvelope) -> tuple[ThreadItemEvent, ...]:
-    """Return the item events of a stored `TranscriptItemAppended`; none without its pins, or of another event."""
+@attrs.frozen
+class Pinned:
+    """A transcript item that is shown, with the id of what it is shown as and the seq of its last item event."""
+
+    turn_id: str
+    item_id: str
+    seq: int
+    item: TranscriptItem
+
+
+ItemStep: TypeAlias = ThreadItemEvent | Pinned
+"""An item event, or those that one record stands for."""
+
+
+def pinned(envelope: EventEnvelope) -> Pinned | None:
+    """Return what a stored `TranscriptItemAppended` pins; None without its pins, or of another event."""
     event = envelope.event
     if not isinstance(event, TranscriptItemAppended) or envelope.thread_id is None or envelope.turn_id is None:
-        return ()
+        return None
     if event.item_id is None or event.item_seq < 1:
+        return None
+    return Pinned(envelope.turn_id, event.item_id, event.item_seq, event.item)
+
+
+def derive(envelope: EventEnvelope) -> tuple[ThreadItemEvent, ...]:
+    """Return the item events of a stored `TranscriptItemAppended`; none without its pins, or of another event."""
+    pin = pinned(envelope)
+    if pin is None or envelope.thread_id is None:
         return ()
-    kinds = project(event.item, envelope.turn_id, event.item_id)
-    first = event.item_seq - len(kinds) + 1
+    kinds = project(pin.item, pin.turn_id, pin.item_id)
+    first = pin.seq - len(kinds) + 1
     return tuple(
         ThreadItemEvent(
             event_id=f"{envelope.event_id}:{'started' if isinstance(kind, ItemStarted) else 'completed'}",
             seq=seq,
             timestamp=envelope.timestamp,
             thread_id=envelope.thread_id,
-            turn_id=envelope.turn_id,
+            turn_id=pin.turn_id,
             event=kind,
         )
         for seq, kind in enumerate(kinds, first)
@@ -129,6 +154,31 @@ def merge(stored: Iterable[ThreadItemEvent], envelopes: Iterable[EventEnvelope])
     for event in firsts:
         by_seq.setdefault(event.seq, event)
     return tuple(by_seq[seq] for seq in sorted(by_seq))
+
+
+def steps(stored: Sequence[ThreadItemEvent], envelopes: Sequence[EventEnvelope]) -> Sequence[ItemStep]:
+    """Return the same as `merge` for a fold, which derives what it needs: deriving all costs more than the rest of it.
+
+    Only where numbers meet, which no log of one runtime has, the events themselves must be compared.
+    """
+    found: list[ItemStep] = [pin for envelope in envelopes if (pin := pinned(envelope)) is not None]
+    if stored:
+        found = sorted([*stored, *found], key=_seq)
+    last = 0
+    for step in found:
+        if not last < first_seq(step) <= step.seq:
+            return merge(stored, envelopes)
+        last = step.seq
+    return found
+
+
+def first_seq(step: ItemStep) -> int:
+    """The seq of the first item event that a step stands for; below 1 if its last one comes too early for all."""
+    return step.seq - event_count(step.item) + 1 if isinstance(step, Pinned) else step.seq
+
+
+def _seq(step: ItemStep) -> int:
+    return step.seq
 
 
 def project_turn(turn_id: str, transcript_items: Iterable[TranscriptItem]) -> tuple[ItemEventKind, ...]:

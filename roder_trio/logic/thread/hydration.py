@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import attrs
 
-from roder_trio.logic.item import ItemFold, merge, project_turn
-from roder_trio.logic.thread.state import ThreadState, fold_appended, fold_event, fold_extension, fold_item
+from roder_trio.logic.item import ItemFold, ItemStep, first_seq, project_turn, steps
+from roder_trio.logic.thread.state import ThreadState, fold_appended, fold_event, fold_extension, fold_items
 from roder_trio.logic.usage import Ledger
 from roder_trio.schema.event import EventEnvelope, TranscriptItemAppended, TurnStarted, UsageRecorded
 from roder_trio.schema.item import ThreadItemEvent
@@ -31,22 +31,21 @@ def fold_snapshot(snapshot: ThreadSnapshot, metadata: ThreadMetadata) -> Hydrati
     """Make the state and the usage ledger of a thread from all that a store holds of it."""
     state = ThreadState(metadata)
     ledger = Ledger()
-    told = {e.turn_id for e in snapshot.events if isinstance(e.event, TranscriptItemAppended)}
-    started = {e.turn_id for e in snapshot.events if isinstance(e.event, TurnStarted)}
-    untold = {record.turn_id: record.items for record in snapshot.turns if record.turn_id not in told}
-    for turn_id in [turn_id for turn_id in untold if turn_id not in started]:
-        _append_untold(state, turn_id, untold)
+    untold = _untold(snapshot) if snapshot.turns else {}
+    if untold:
+        started = {e.turn_id for e in snapshot.events if isinstance(e.event, TurnStarted)}
+        for turn_id in [turn_id for turn_id in untold if turn_id not in started]:
+            _append_untold(state, turn_id, untold)
     for envelope in snapshot.events:
         fold_event(state, envelope)
-        if isinstance(envelope.event, TurnStarted) and envelope.turn_id is not None:
-            _append_untold(state, envelope.turn_id, untold)
-        elif isinstance(envelope.event, UsageRecorded):
+        if isinstance(envelope.event, UsageRecorded):
             ledger.apply(envelope.event)
-    item_events = merge(snapshot.item_events, snapshot.events)
-    for event in item_events:
-        fold_item(state, event)
+        elif untold and isinstance(envelope.event, TurnStarted) and envelope.turn_id is not None:
+            _append_untold(state, envelope.turn_id, untold)
+    item_steps = steps(snapshot.item_events, snapshot.events)
+    fold_items(state, item_steps)
     if state.items is not None:
-        show_bare_turns(state.items, snapshot, item_events)
+        show_bare_turns(state.items, snapshot, item_steps)
     for extension in snapshot.extension_states:
         fold_extension(state, extension)
     return Hydration(state, ledger, snapshot.repairs)
@@ -62,8 +61,8 @@ def fold_tail(kept: Hydration, metadata: ThreadMetadata, records: Iterable[Store
     state.metadata = metadata
     tail = list(records)
     envelopes = [record for record in tail if isinstance(record, EventEnvelope)]
-    item_events = merge([record for record in tail if isinstance(record, ThreadItemEvent)], envelopes)
-    if item_events and item_events[0].seq < state.next_item_seq:
+    item_steps = steps([record for record in tail if isinstance(record, ThreadItemEvent)], envelopes)
+    if item_steps and first_seq(item_steps[0]) < state.next_item_seq:
         return None
     for envelope in envelopes:
         fold_event(state, envelope)
@@ -71,12 +70,17 @@ def fold_tail(kept: Hydration, metadata: ThreadMetadata, records: Iterable[Store
             if envelope.event.attempt_id in ledger.closed.attempts:
                 return None
             ledger.apply(envelope.event)
-    for event in item_events:
-        fold_item(state, event)
+    fold_items(state, item_steps)
     for record in tail:
         if isinstance(record, ExtensionStateRecord):
             fold_extension(state, record)
     return kept
+
+
+def _untold(snapshot: ThreadSnapshot) -> dict[str, tuple[TranscriptItem, ...]]:
+    """The items of turns whose events a store doesn't have."""
+    told = {e.turn_id for e in snapshot.events if isinstance(e.event, TranscriptItemAppended)}
+    return {record.turn_id: record.items for record in snapshot.turns if record.turn_id not in told}
 
 
 def _append_untold(state: ThreadState, turn_id: str, untold: dict[str, tuple[TranscriptItem, ...]]) -> None:
@@ -85,9 +89,9 @@ def _append_untold(state: ThreadState, turn_id: str, untold: dict[str, tuple[Tra
         fold_appended(state, turn_id, TranscriptItemAppended(index, item))
 
 
-def show_bare_turns(shown: ItemFold, snapshot: ThreadSnapshot, item_events: Iterable[ThreadItemEvent]) -> None:
+def show_bare_turns(shown: ItemFold, snapshot: ThreadSnapshot, item_steps: Iterable[ItemStep]) -> None:
     """Show turns that have items and no item event at all."""
-    known = {event.turn_id for event in item_events}
+    known = {step.turn_id for step in item_steps}
     for record in snapshot.turns:
         if record.turn_id not in known:
             for event in project_turn(record.turn_id, record.items):

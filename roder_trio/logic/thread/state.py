@@ -1,17 +1,19 @@
 """A thread's state, and the fold that makes it from stored events.
 
-`fold_event`, `fold_item` and `fold_extension` are the only functions that change a `ThreadState`, live and when a log
-is read alike, so folding all events gives the live state. What the log doesn't tell (the phase of a job, waiters, open
-text) is not in here. What only seldom anyone asks for goes with each summary, and is read from the log again if someone
-does, so a thread with summaries grows by ids and counts alone.
+`fold_event`, `fold_item`, `fold_items` and `fold_extension` are the only functions that change a `ThreadState`, live
+and when a log is read alike, so folding all events gives the live state. What the log doesn't tell (the phase of a job,
+waiters, open text) is not in here. What only seldom anyone asks for goes with each summary, and is read from the log
+again if someone does, so a thread with summaries grows by ids and counts alone.
 """
 
+from collections.abc import Sequence
 from typing import assert_never
 
 import attrs
 
 from roder_trio.logic.goal.rules import attach_after
-from roder_trio.logic.item import ItemFold, ItemNumbers, fold_kind
+from roder_trio.logic.item import ItemFold, ItemNumbers, ItemStep, Pinned, fold_kind, project
+from roder_trio.logic.tool.refusal import was_refused
 from roder_trio.logic.window import History
 from roder_trio.schema.event import (
     ApprovalRequested,
@@ -35,10 +37,11 @@ from roder_trio.schema.event import (
     TurnFailed,
     TurnInterrupted,
     TurnStarted,
+    UsageRecorded,
 )
 from roder_trio.schema.goal import Goal, GoalCause, GoalStatus
 from roder_trio.schema.ids import UNSET
-from roder_trio.schema.item import ItemCompleted, ItemDelta, ItemDiscarded, ThreadItem, ThreadItemEvent
+from roder_trio.schema.item import ItemCompleted, ItemDelta, ItemDiscarded, ItemEventKind, ThreadItem, ThreadItemEvent
 from roder_trio.schema.thread import ExtensionStateRecord, ThreadMetadata, ThreadScope
 from roder_trio.schema.transcript import AssistantMessage, ContextCompaction, ToolCall, ToolResult, is_final_phase
 
@@ -96,14 +99,14 @@ class OpenTurn:
     """Accepted and not delivered yet, oldest first."""
     calls: dict[str, ToolCall] = attrs.field(factory=dict)
     """Calls without a result, in call order."""
-    call_ids: set[str] = attrs.field(factory=set)
-    """The ids of all its calls."""
+    call_ids: dict[str, None] = attrs.field(factory=dict)
+    """The ids of all its calls; a set weighs three times as much while it is empty."""
     pending: dict[str, ApprovalRequested | ExternalToolRequested] = attrs.field(factory=dict)
     """Requests for consent, and to the host, that have no answer, oldest first."""
-    asked: set[str] = attrs.field(factory=set)
+    asked: dict[str, None] = attrs.field(factory=dict)
     """The ids of calls that the host was asked to run, answered or not."""
     worked: bool = False
-    """A call was answered, a steer delivered, or the goal changed."""
+    """A call was run, a steer delivered, or the goal changed."""
     stopped: GoalStop | None = None
     """How the goal that the turn worked on was stopped since."""
 
@@ -123,6 +126,8 @@ class ThreadState:
     items: ItemFold | None = attrs.field(factory=ItemFold)
     """What is shown of the thread; None: only the log tells."""
     open_turn: OpenTurn | None = None
+    left_open: list[OpenTurn] = attrs.field(factory=list)
+    """Earlier turns whose ends the log lacks, oldest first; what it says of them since is in here."""
     last_turn_id: str | None = None
     last_model: tuple[str, str] | None = None
     """Provider and model of the last turn that was started."""
@@ -137,7 +142,7 @@ class ThreadState:
     goal_time: float = 0.0
     empty_turns: int = 0
     """Automatic turns in a row that did nothing."""
-    call_ids: set[str] = attrs.field(factory=set)
+    call_ids: dict[str, None] = attrs.field(factory=dict)
     """The ids of all calls outside the open turn."""
     extensions: dict[tuple[str, str], ExtensionStateRecord] = attrs.field(factory=dict)
 
@@ -168,15 +173,11 @@ def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
     turn_id = envelope.turn_id
     match envelope.event:
         case TranscriptItemAppended() as event if turn_id is not None:
-            state.next_item_seq = max(state.next_item_seq, event.item_seq + 1)
             fold_appended(state, turn_id, event)
+        case UsageRecorded():
+            pass  # it stands on the board
         case TurnStarted() as event if turn_id is not None:
-            state.turn(turn_id).started = True
-            state.last_turn_id, state.last_model = turn_id, (event.provider, event.model)
-            state.open_turn = OpenTurn(turn_id, event.provider, event.model, event.automatic)
-            state.open_turn.goal_id = attach_after(event, None, state.goal)
-            if not event.automatic:
-                state.empty_turns = 0
+            _begin_turn(state, turn_id, event)
         case TurnCompleted() | TurnFailed() | TurnInterrupted() as event if turn_id is not None:
             _end_turn(state, turn_id, event)
         case SteerAccepted() as event:
@@ -200,7 +201,24 @@ def fold_event(state: ThreadState, envelope: EventEnvelope) -> None:
             given = {name: value for name, value in changes.items() if value is not UNSET}
             state.metadata = attrs.evolve(state.metadata, **given)
         case _:
-            pass  # usage stands on the board; unknown events of newer versions change nothing
+            pass  # unknown events of newer versions change nothing
+
+
+def _begin_turn(state: ThreadState, turn_id: str, event: TurnStarted) -> None:
+    state.turn(turn_id).started = True
+    state.last_turn_id, state.last_model = turn_id, (event.provider, event.model)
+    _leave_open(state)
+    state.open_turn = OpenTurn(turn_id, event.provider, event.model, event.automatic)
+    state.open_turn.goal_id = attach_after(event, None, state.goal)
+    if not event.automatic:
+        state.empty_turns = 0
+
+
+def _leave_open(state: ThreadState) -> None:
+    """Another turn starts although one has no end: that one waits for hydration to close it."""
+    if state.open_turn is not None:
+        state.left_open.append(state.open_turn)
+        state.call_ids |= state.open_turn.call_ids
 
 
 def _fold_compaction(
@@ -224,7 +242,7 @@ def _fold_request(
             turn.pending[approval_id] = event
         case ExternalToolRequested(request_id, call_id):
             turn.pending[request_id] = event
-            turn.asked.add(call_id)
+            turn.asked[call_id] = None
         case ApprovalResolved(id) | ExternalToolResolved(id):
             turn.pending.pop(id, None)
         case _:
@@ -233,24 +251,43 @@ def _fold_request(
 
 def fold_item(state: ThreadState, event: ThreadItemEvent) -> None:
     """Take one item event, stored or derived, into the state."""
-    state.next_item_seq = max(state.next_item_seq, event.seq + 1)
-    _fold_held(state, event)
-    state.numbers.see(event.turn_id, event.event.item_id)
+    _fold_step(state, event)
     if state.items is not None:
         state.items.apply(event)
 
 
-def _fold_held(state: ThreadState, event: ThreadItemEvent) -> None:
+def fold_items(state: ThreadState, steps: Sequence[ItemStep]) -> None:
+    """Take the item events of a log into the state; what is shown of them is projected when someone asks for it."""
+    for step in steps:
+        _fold_step(state, step)
+    if state.items is not None:
+        state.items.follow(steps)
+
+
+def _fold_step(state: ThreadState, step: ItemStep) -> None:
+    state.next_item_seq = max(state.next_item_seq, step.seq + 1)
+    if isinstance(step, Pinned):
+        item_id = step.item_id
+        if item_id in state.checkpoints:
+            for kind in project(step.item, step.turn_id, item_id):
+                _fold_held(state, step.turn_id, kind, checkpoint=False)
+    else:
+        item_id = step.event.item_id
+        _fold_held(state, step.turn_id, step.event, checkpoint=step.checkpoint)
+    state.numbers.see(step.turn_id, item_id)
+
+
+def _fold_held(state: ThreadState, turn_id: str, kind: ItemEventKind, *, checkpoint: bool) -> None:
     """Keep what checkpoints hold; the first one makes the item, or finds it ended by a host."""
-    item_id, kind = event.event.item_id, event.event
+    item_id = kind.item_id
     held = state.checkpoints.get(item_id)
     if isinstance(kind, ItemCompleted | ItemDiscarded):
         state.checkpoints.pop(item_id, None)
     elif held is not None:
         held.item = None if held.item is None and isinstance(kind, ItemDelta) else fold_kind(held.item, kind)
-    elif event.checkpoint:
-        ended = isinstance(kind, ItemDelta) and state.numbers.knows(event.turn_id, item_id)
-        state.checkpoints[item_id] = HeldText(event.turn_id, None if ended else fold_kind(None, kind))
+    elif checkpoint:
+        ended = isinstance(kind, ItemDelta) and state.numbers.knows(turn_id, item_id)
+        state.checkpoints[item_id] = HeldText(turn_id, None if ended else fold_kind(None, kind))
 
 
 def fold_extension(state: ThreadState, record: ExtensionStateRecord) -> None:
@@ -261,6 +298,7 @@ def fold_extension(state: ThreadState, record: ExtensionStateRecord) -> None:
 
 def fold_appended(state: ThreadState, turn_id: str, event: TranscriptItemAppended) -> None:
     """Take one transcript item into the state."""
+    state.next_item_seq = max(state.next_item_seq, event.item_seq + 1)
     entry = state.turn(turn_id)
     entry.count = max(entry.count, event.index + 1)
     state.history.append(event.item, (turn_id, event.index))
@@ -273,17 +311,20 @@ def fold_appended(state: ThreadState, turn_id: str, event: TranscriptItemAppende
     turn = state.open_turn
     if turn is None or turn.turn_id != turn_id:
         if isinstance(item, ToolCall):
-            state.call_ids.add(item.id)
+            state.call_ids[item.id] = None
+        for left in state.left_open:
+            if left.turn_id == turn_id and isinstance(item, ToolResult):
+                left.calls.pop(item.id, None)
         return
     if event.steer_id is not None:
         turn.steers = [steer for steer in turn.steers if steer.steer_id != event.steer_id]
         turn.worked = True
     if isinstance(item, ToolCall):
         turn.calls[item.id] = item
-        turn.call_ids.add(item.id)
+        turn.call_ids[item.id] = None
     elif isinstance(item, ToolResult):
         turn.calls.pop(item.id, None)
-        turn.worked = True
+        turn.worked = turn.worked or not was_refused(item)
 
 
 def _end_turn(state: ThreadState, turn_id: str, event: TerminalEvent) -> None:
@@ -297,6 +338,7 @@ def _end_turn(state: ThreadState, turn_id: str, event: TerminalEvent) -> None:
         state.empty_turns = state.empty_turns + 1 if empty else 0
         state.call_ids |= state.open_turn.call_ids
         state.open_turn = None
+    state.left_open = [left for left in state.left_open if left.turn_id != turn_id]
 
 
 def _fold_goal(state: ThreadState, event: GoalUpdated | GoalCleared | GoalTimeRecorded) -> None:

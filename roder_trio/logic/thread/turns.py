@@ -16,7 +16,7 @@ from roder_trio.logic.thread.compactions import in_band_recorded
 from roder_trio.logic.thread.draft import AppendItem, DiscardOpen, Draft, Emit
 from roder_trio.logic.thread.facts import DEFERRED, FROM_LOG, VIEW, Decision, Deferred, Facts, Phase
 from roder_trio.logic.thread.goals import at_turn_end, goes_on, pause_goal
-from roder_trio.logic.thread.state import ThreadState, TurnEntry
+from roder_trio.logic.thread.state import OpenTurn, ThreadState, TurnEntry
 from roder_trio.schema.command import (
     CancelJob,
     CompactionEnded,
@@ -202,6 +202,26 @@ def end_open_turn(
     turn = state.open_turn
     if turn is None:
         return ()
+    ended = _closed(state, turn, items, call_error, asked_error, compaction_reason)
+    return (*ended, *at_turn_end(state, facts, event), Emit(event, turn.turn_id))
+
+
+def end_left_turn(
+    state: ThreadState, turn: OpenTurn, event: TerminalEvent, *, call_error: str, asked_error: str, reason: str
+) -> tuple[Draft, ...]:
+    """Return what ends a turn that another one followed before it had its end; the goal is the other's concern."""
+    return (*_closed(state, turn, (), call_error, asked_error, reason), Emit(event, turn.turn_id))
+
+
+def _closed(
+    state: ThreadState,
+    turn: OpenTurn,
+    items: Iterable[TranscriptItem],
+    call_error: str,
+    asked_error: str | None,
+    compaction_reason: str,
+) -> tuple[Draft, ...]:
+    """Return all that a turn leaves: its last items, a result for each call, an end for each pending thing."""
     spoken = [item for item in items if not isinstance(item, ErrorNote | ToolResult)]
     notes = [item for item in items if isinstance(item, ErrorNote)]
     answered = {item.id: item for item in items if isinstance(item, ToolResult)}
@@ -214,8 +234,6 @@ def end_open_turn(
         *_cancelled(state, turn.turn_id, compaction_reason),
         DiscardOpen(turn.turn_id, hosted=True),
         *_appended(turn.turn_id, notes),
-        *at_turn_end(state, facts, event),
-        Emit(event, turn.turn_id),
     )
 
 

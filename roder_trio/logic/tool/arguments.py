@@ -12,13 +12,13 @@ import attrs
 
 from roder_trio.logic import strict_json
 from roder_trio.logic.json_schema import Validate
+from roder_trio.logic.tool.refusal import INVALID_ARGUMENTS, UNKNOWN_TOOL
 from roder_trio.logic.tool.shape import closest, findings
 from roder_trio.schema.tool import ToolSpec
 
 INVALID_JSON: Final = "invalid_json"
 REPAIR_REJECTED: Final = "schema_repair_rejected"
 SCHEMA_VIOLATION: Final = "schema_violation"
-UNKNOWN_TOOL: Final = "unknown_tool"
 _CUT: Final = frozenset({"length", "content_filter"})
 """Finish reasons after which empty arguments may be the beginning of others."""
 
@@ -84,7 +84,7 @@ def _check(spec: ToolSpec, text: str, finish_reason: str | None, validate: Valid
     found = findings(spec.parameters, value)
     if found:
         texts = [f"{finding.klass}: {finding.text}" for finding in found]
-        return Refused(found[0].klass, f"invalid arguments: {'; '.join(texts)}")
+        return Refused(found[0].klass, f"{INVALID_ARGUMENTS}{'; '.join(texts)}")
     violations = validate(value)
     if violations:
         return _refused(SCHEMA_VIOLATION, "; ".join(map(str, violations)))
@@ -92,7 +92,7 @@ def _check(spec: ToolSpec, text: str, finish_reason: str | None, validate: Valid
 
 
 def _refused(klass: str, what: str) -> Refused:
-    return Refused(klass, f"invalid arguments: {klass}: {what}")
+    return Refused(klass, f"{INVALID_ARGUMENTS}{klass}: {what}")
 
 
 def _unwrapped(text: str) -> dict[str, Any] | None:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
-import orjson
 
-from roder_trio.providers._dialect import encode_json, text_of
+from roder_trio.logic.pairing import sendable_arguments
+from roder_trio.providers._dialect import decode_json, encode_json, text_of
 
 HOSTED = ("server_tool_use", "mcp_tool_use")
 """Blocks that are calls of tools which the provider runs."""
@@ -82,16 +82,8 @@ class Block:
             out[name] = [*before, *entries] if isinstance(before, list) else entries
         written = "".join(self._texts.get(_INPUT, ()))
         if written.strip():
-            out["input"] = _object(written)
+            out["input"] = decode_json(sendable_arguments(written))
         return {name: _without_image_bytes(part) for name, part in out.items()}
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        value = None
-    return value if isinstance(value, dict) else {"_raw": text}
 
 
 def _without_image_bytes(value: Any) -> Any:

@@ -12,7 +12,7 @@ from roder_trio.errors import ProviderFailure
 from roder_trio.logic.sse import Frame
 from roder_trio.logic.stop import finish_reason
 from roder_trio.providers._calls import CallQueue
-from roder_trio.providers._dialect import Output, parse_frame, text_of
+from roder_trio.providers._dialect import Output, is_told, parse_frame, text_of
 from roder_trio.providers._facts import Facts
 from roder_trio.providers.anthropic.block import COMPACTION, HOSTED, Block
 from roder_trio.providers.anthropic.profile import Profile
@@ -57,7 +57,7 @@ class AnthropicDecoder:
         value = parse_frame(frame, self._facts.redactor)
         if isinstance(value, Mapping):
             return self._event(text_of(value.get("type")) or frame.event or "", value)
-        if frame.event == "error":
+        if is_told(frame, value):
             return self._failed(self._facts.told(frame.data.strip() or "no reason was given", self._response_id))
         if isinstance(value, ProviderFailure):
             return self._failed(value)
@@ -184,7 +184,7 @@ class AnthropicDecoder:
                 return _said(delta.get("text"))
             case "thinking_delta":
                 return _thought(delta.get("thinking"))
-            case "input_json_delta" if block.kind == "tool_use":
+            case _ if block.kind == "tool_use":
                 return [*self._calls.grow(block.id, text_of(delta.get("partial_json")))]
         return []
 

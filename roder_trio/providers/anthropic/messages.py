@@ -12,12 +12,11 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import attrs
-import orjson
 
 from roder_trio.logic.naming import ToolNames
 from roder_trio.logic.pairing import Sent
 from roder_trio.logic.window import note_images
-from roder_trio.providers._dialect import text_of
+from roder_trio.providers._dialect import decode_json, text_of
 from roder_trio.providers.anthropic.block import HOSTED
 from roder_trio.providers.anthropic.profile import Profile
 from roder_trio.schema.transcript import (
@@ -70,7 +69,7 @@ class _Writer:
             case AssistantMessage():
                 self._say("assistant", text_blocks(item.text))
             case ToolCall():
-                given = orjson.loads(item.arguments)
+                given = decode_json(item.arguments)
                 call = {"type": "tool_use", "id": item.id, "name": self.names.wire(item.name), "input": given}
                 self._say("assistant", [call])
             case ToolResult():
@@ -126,8 +125,8 @@ def _without_halves(said: list[tuple[str, Block]]) -> list[tuple[str, Block]]:
 
     They can while nothing but results of ours stands behind the newest assistant message.
     """
-    asked = {block.get("id") for _, block in said if block["type"] in HOSTED}
-    answered = {block.get("tool_use_id") for _, block in said}
+    asked = {text_of(block.get("id")) for _, block in said if block["type"] in HOSTED}
+    answered = {text_of(block.get("tool_use_id")) for _, block in said} - {""}
     open_from = len(said)
     while open_from and said[open_from - 1][1]["type"] == "tool_result":
         open_from -= 1
@@ -136,7 +135,7 @@ def _without_halves(said: list[tuple[str, Block]]) -> list[tuple[str, Block]]:
     return [
         (role, block)
         for place, (role, block) in enumerate(said)
-        if (place >= open_from or block["type"] not in HOSTED or block.get("id") in answered)
+        if (place >= open_from or block["type"] not in HOSTED or text_of(block.get("id")) in answered)
         and (block["type"] == "tool_result" or block.get("tool_use_id") in (None, *asked))
     ]
 

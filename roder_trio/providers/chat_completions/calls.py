@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 import attrs
-import orjson
 
 from roder_trio.logic.naming import ToolNames
 from roder_trio.logic.pairing import is_json_object
 from roder_trio.logic.stop import MAY_BE_CUT
+from roder_trio.providers._dialect import encode_json
 from roder_trio.schema.inference import InferenceEvent, ToolCallCompleted, ToolCallDelta, ToolCallStarted
 
 
@@ -156,7 +156,7 @@ def _arguments(function: Mapping[str, Any]) -> str:
     value = function.get("arguments")
     if isinstance(value, str):
         return value
-    return "" if value is None else orjson.dumps(value).decode()
+    return "" if value is None else encode_json(value).decode()
 
 
 def _index(fragment: Mapping[str, Any]) -> int | None:

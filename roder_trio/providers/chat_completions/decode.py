@@ -12,7 +12,7 @@ import attrs
 from roder_trio.errors import ProviderFailure
 from roder_trio.logic.sse import Frame
 from roder_trio.logic.stop import finish_reason
-from roder_trio.providers._dialect import Output, parse_frame
+from roder_trio.providers._dialect import Output, is_told, parse_frame
 from roder_trio.providers._facts import Facts
 from roder_trio.providers.chat_completions.calls import CallAssembler
 from roder_trio.providers.chat_completions.profile import Profile
@@ -60,7 +60,7 @@ class ChatDecoder:
         if frame.data.strip().lower() == "[done]":
             return self._end()
         value = parse_frame(frame, self._facts.redactor)
-        if frame.event == "error":
+        if is_told(frame, value):
             if isinstance(value, Mapping) and _error_of(value):
                 return self._chunk(value)
             said = value if isinstance(value, Mapping) and value else frame.data.strip()

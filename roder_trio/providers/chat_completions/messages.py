@@ -53,6 +53,8 @@ class _Messages:
     out: list[Message]
     open: Message | None = None
     reasoning: list[str] = attrs.field(factory=list)
+    details: list[Any] = attrs.field(factory=list)
+    """Stored entries of reasoning, which a log holds before the calls that they belong to."""
     images: list[Image] = attrs.field(factory=list)
 
     def take(self, item: Sent, *, replays: bool) -> None:
@@ -66,11 +68,11 @@ class _Messages:
                 self._call(item, replays=replays)
             case ToolResult():
                 self._close()
-                self.reasoning.clear()
+                self._forget_reasoning()
                 self.out.append({"role": "tool", "tool_call_id": item.id, "content": self._result_text(item)})
             case UserMessage():
                 self._close()
-                self.reasoning.clear()
+                self._forget_reasoning()
                 self._flush_images()
                 self.out.append({"role": "user", "content": self._user_content(item.text, item.images)})
             case ReasoningSummary():
@@ -98,18 +100,26 @@ class _Messages:
         if replays and self.reasoning and field not in (None, "reasoning_details"):
             self.open[field] = self.open.get(field, "") + "".join(self.reasoning)
             self.reasoning.clear()
+        if replays and self.details:
+            self.open["reasoning_details"] = self.details
+            self.details = []
         function = {"name": self.names.wire(call.name), "arguments": call.arguments}
         self.open.setdefault("tool_calls", []).append({"id": call.id, "type": "function", "function": function})
 
     def _stored_reasoning(self, payload: Mapping[str, Any]) -> None:
-        if self.profile.reasoning_replay != "reasoning_details" or self.open is None or "tool_calls" not in self.open:
+        if self.profile.reasoning_replay != "reasoning_details":
             return
         stored = [part for part in payload.get("output", ()) if isinstance(part, Mapping)]
-        entries = [
-            entry for part in stored if part.get("type") == "reasoning_details" for entry in part.get("entries", ())
-        ]
-        if entries:
+        held = [part.get("entries") for part in stored if part.get("type") == "reasoning_details"]
+        entries = [entry for part in held if isinstance(part, list | tuple) for entry in part]
+        if entries and self.open is not None and "tool_calls" in self.open:
             self.open["reasoning_details"] = entries
+        else:
+            self.details = entries
+
+    def _forget_reasoning(self) -> None:
+        self.reasoning.clear()
+        self.details = []
 
     def _user_content(self, text: str, images: Sequence[Image]) -> str | list[dict[str, Any]]:
         if not images:

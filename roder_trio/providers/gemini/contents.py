@@ -9,12 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
-import orjson
 
 from roder_trio.logic.naming import ToolNames
 from roder_trio.logic.pairing import Sent, paired
 from roder_trio.logic.window import note_images
-from roder_trio.providers._dialect import text_of
+from roder_trio.providers._dialect import decode_json, text_of
 from roder_trio.providers.gemini.image import image_part, lacks_bytes
 from roder_trio.providers.gemini.profile import Profile
 from roder_trio.schema.inference import EngineTarget, InferenceRequest
@@ -89,7 +88,7 @@ class _Contents:
     def _call(self, call: ToolCall) -> None:
         name = self.names.wire(call.name)
         part: dict[str, Any] = {
-            "functionCall": {"id": call.id, "name": name, "args": orjson.loads(call.arguments)},
+            "functionCall": {"id": call.id, "name": name, "args": decode_json(call.arguments)},
         }
         if self.profile.dummy_signature is not None and not self._has_calls():
             part["thoughtSignature"] = self.profile.dummy_signature

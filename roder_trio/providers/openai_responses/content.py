@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from roder_trio.providers._calls import CallQueue
-from roder_trio.providers._dialect import inner, text_of
+from roder_trio.providers._dialect import encode_json, inner, text_of
 from roder_trio.providers._facts import Facts
 from roder_trio.providers.openai_responses.items import CALL_TYPES, Item, Items, as_replayed
 from roder_trio.providers.openai_responses.profile import Profile
@@ -57,7 +57,8 @@ class Content:
         if item is None:
             item = self._items.add(value, place)
         else:
-            item.value, item.type = value, text_of(value.get("type"))
+            item.value = value
+            item.type = item.type if item.call is not None else text_of(value.get("type"))
         return self._begin(item)
 
     def done(self, value: Value, place: Any) -> Events:
@@ -125,7 +126,7 @@ class Content:
     def arguments(self, frame: Value, text: str) -> Events:
         """Take a piece of a call's arguments."""
         item = self._items.of_frame(frame, *CALL_TYPES)
-        if item is None or item.done:
+        if item is None or item.done or not item.is_call:
             return []
         item.pieces.append(text)
         return [] if item.call is None else self._calls.grow(item.call, text, silent=item.type == _CUSTOM)
@@ -133,7 +134,7 @@ class Content:
     def all_arguments(self, frame: Value, text: str) -> Events:
         """Take a call's arguments as they ended."""
         item = self._items.of_frame(frame, *CALL_TYPES)
-        if item is None or not text:
+        if item is None or not item.is_call or not text:
             return []
         if item.call is None:
             item.pieces = [text]
@@ -222,7 +223,7 @@ def _written(value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    return orjson.dumps(value).decode()
+    return encode_json(value).decode()
 
 
 def _list(value: Any) -> list[Any]:

@@ -12,7 +12,7 @@ import attrs
 from roder_trio.errors import ProviderFailure
 from roder_trio.logic.sse import Frame
 from roder_trio.logic.stop import finish_reason
-from roder_trio.providers._dialect import Output, inner, parse_frame, text_of
+from roder_trio.providers._dialect import Output, inner, is_told, parse_frame, text_of
 from roder_trio.providers._facts import Facts
 from roder_trio.providers.openai_responses.content import Content
 from roder_trio.providers.openai_responses.profile import Profile
@@ -72,7 +72,7 @@ class ResponsesDecoder:
         if frame.data.strip().lower() == "[done]":
             return self.eof()
         value = parse_frame(frame, self._facts.redactor)
-        if frame.event == "error":
+        if is_told(frame, value):
             return self._broken(value if isinstance(value, Mapping) else {"message": frame.data.strip()})
         if isinstance(value, ProviderFailure):
             return self._failed(value)

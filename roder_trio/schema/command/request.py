@@ -198,7 +198,7 @@ class SetState:
 
 @attrs.frozen
 class BeginDirectCompaction:
-    """The thread's window and instructions, for a caller's own compaction; None if `transcript` isn't the window."""
+    """The thread's window and metadata, for a caller's own compaction; None if `transcript` isn't the window."""
 
     transcript: Any
     target: Any

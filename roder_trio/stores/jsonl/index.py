@@ -81,15 +81,20 @@ class Index:
             return
         name = file_name(thread_id)
         self.doubtful.discard(thread_id)
-        if self.damaged.pop(name, None) is None and news is Standing.GONE and name not in self.rows:
+        place, row = self.damaged.pop(name, None), self.rows.pop(name, None)
+        if news is Standing.GONE and place is None and row is None:
             return
-        row = self.rows.pop(name, None)
         if isinstance(news, Row):
             self.rows[name] = news
         elif news is Standing.DAMAGED:
-            self.damaged[name] = row is not None and row.archived
+            self.damaged[name] = row.archived if row is not None else place is True
         elif news is not Standing.GONE and row is not None:
             self.rows[name] = attrs.evolve(row, archived=news is Standing.ARCHIVED)
+        elif news is not Standing.GONE and place is not None:
+            self.damaged[name] = news is Standing.ARCHIVED
+        elif news is not Standing.GONE:
+            # it moved before anything was known of it
+            self.doubtful.add(thread_id)
         self.dirty = True
         self._orders.clear()
 

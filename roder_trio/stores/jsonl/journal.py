@@ -52,6 +52,8 @@ class _State:
     ids: set[str]
     batches: int
     size: int
+    synced: bool = False
+    """Whether the medium has all of it; what a killed process left may be in the kernel alone."""
 
 
 class ThreadJournal:
@@ -109,6 +111,12 @@ class ThreadJournal:
         # the date is of before the reading, so a later change makes the row stale
         return Row(log.fold.metadata, len(data), 0 if found is None else found.st_mtime_ns, archived)
 
+    def look(self) -> None:
+        """Find out for the index what there is, active or archived. Raises StorageError."""
+        self._read()
+        if self.news is Standing.ARCHIVED:
+            self.news = self.describe(archived=True) or Standing.GONE
+
     def _read(self) -> Replay | None:
         """Read the active file, set a torn tail aside and keep what appends need."""
         self._state = None
@@ -151,10 +159,12 @@ class ThreadJournal:
             if log is not None:
                 if creation(log.created) != creation(wanted):
                     raise ThreadExists(self._thread_id)
+                # whoever made it may not have come to this
+                self._sync_directories(self._layout.threads)
                 return log.fold.metadata
             data = encode_header(self._thread_id) + encode_batch(1, [encode_creation(encoded)])
             self._place(data)
-        self._state = _State(MetadataFold(wanted), set(), 1, len(data))
+        self._state = _State(MetadataFold(wanted), set(), 1, len(data), synced=True)
         self.news = self._row(self._state)
         return wanted
 
@@ -175,7 +185,7 @@ class ThreadJournal:
             state = self._current()
             with self._opened() as descriptor:
                 outcomes = [self._append_one(descriptor, state, batch) for batch in batches]
-                self._sync_batches(descriptor, outcomes)
+                self._sync_batches(descriptor, state, outcomes)
             if self._state is not None:
                 self.news = self._row(state)
         return [outcome if isinstance(outcome, StorageError) else None for outcome in outcomes]
@@ -215,14 +225,18 @@ class ThreadJournal:
             return self._failure(error)
         return None
 
-    def _sync_batches(self, descriptor: int, outcomes: list[StorageError | int]) -> None:
-        if not any(isinstance(outcome, int) and outcome for outcome in outcomes):
+    def _sync_batches(self, descriptor: int, state: _State, outcomes: list[StorageError | int]) -> None:
+        """Sync what was written, now or by one who did not come to it: a repeat must not return before that."""
+        waiting = [isinstance(outcome, int) and (outcome > 0 or not state.synced) for outcome in outcomes]
+        if not any(waiting):
             return
         try:
             self._disk.sync(descriptor)
         except OSError as error:
             unknown = self._unknown(error)
-            outcomes[:] = [unknown if isinstance(outcome, int) and outcome else outcome for outcome in outcomes]
+            outcomes[:] = [unknown if waits else outcome for waits, outcome in zip(waiting, outcomes, strict=True)]
+        else:
+            state.synced = True
 
     def _unknown(self, error: OSError) -> AppendOutcomeUnknown:
         self.forget()

@@ -22,7 +22,7 @@ from roder_trio.schema.thread import LogPage, Record, StoredRecord, ThreadMetada
 from roder_trio.stores._batch import check_new_thread, checked_batch
 from roder_trio.stores._disk import Disk
 from roder_trio.stores._lane import Job, Lane, run_call
-from roder_trio.stores._listing import Label, page
+from roder_trio.stores._listing import Label, check_events, page
 from roder_trio.stores._lock import take_lock
 from roder_trio.stores._nursery import open_service_nursery
 from roder_trio.stores.jsonl.index import Index, Row, Standing, decode_index, scan, write_index
@@ -242,8 +242,9 @@ class JsonlThreadStore(ThreadStore):
         return None if row is None or row.archived else row.metadata
 
     async def load_events(self, thread_id: ThreadId, after: int = 0, limit: int = 500) -> Sequence[EventEnvelope]:
-        """Return at most `limit` envelopes with a seq above `after`, in order. Raises StorageError."""
+        """Return at most `limit` envelopes with a seq above `after`, in order. Raises ValueError, StorageError."""
         self._check_open()
+        check_events(after, limit)
         if not await _is_id(thread_id):
             return []
         return await self._ask(thread_id, lambda journal: journal.load_events(after, limit))
@@ -289,7 +290,7 @@ class JsonlThreadStore(ThreadStore):
 
     async def _reread(self, thread_id: ThreadId) -> None:
         try:
-            await self._ask(thread_id, ThreadJournal.load_metadata)
+            await self._ask(thread_id, ThreadJournal.look)
         except StorageError:
             # its standing in the index tells
             return  # noqa: ASYNC910 - the call that failed was a checkpoint

@@ -69,7 +69,7 @@ def _continued(link: Link, key: Key, metadata: ThreadMetadata, last_position: in
 
 def _whole(link: Link, key: Key, metadata: ThreadMetadata, last_position: int) -> Hydration:
     log = records.read_log(key.thread_id, read.log(link, key, 0), last_position)
-    return fold_snapshot(snapshot_of(metadata, log), metadata)
+    return fold_snapshot(snapshot_of(metadata, log, to_fold=True), metadata)
 
 
 def is_due(link: Link, key: Key, rows: Sequence[records.RecordRow]) -> bool:

@@ -114,10 +114,12 @@ def claim(link: Link, key: Key, owner: str, ttl: float) -> int:
 
 def enter(link: Link, key: Key, fence: Fence) -> None:
     """Lock the lease for a change. Raises LeaseLost if it isn't as the fence says, ThreadOwnedElsewhere."""
-    if fence.epoch is None:
-        claim(link, key, fence.owner, 0)
-        return
     lease = _locked(link, key)
+    if fence.epoch is None:
+        # one that the same owner took meanwhile covers the change as well, and must outlive it
+        if lease is None or lease.owner != fence.owner or lease.left <= 0:
+            claim(link, key, fence.owner, 0)
+        return
     if lease is None or (lease.owner, lease.epoch) != (fence.owner, fence.epoch) or lease.left <= 0:
         raise LeaseLost(key.thread_id)
 

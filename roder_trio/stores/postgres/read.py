@@ -4,14 +4,16 @@ Rules of the room: no lease is needed and nothing is locked; a page asks for the
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
 import attrs
 
-from roder_trio.errors import CorruptRecord, InvalidCursor
+from roder_trio.errors import CorruptRecord
 from roder_trio.schema.thread import LogPage, StoredRecord, ThreadMetadata, ThreadPage, ThreadSnapshot
 from roder_trio.stores import _sql_record as records
 from roder_trio.stores import _sql_thread as threads
 from roder_trio.stores._batch import stored_record
+from roder_trio.stores._listing import log_position
 from roder_trio.stores._snapshot import snapshot_of
 from roder_trio.stores.postgres.database import Link
 from roder_trio.stores.postgres.lease import Key
@@ -28,8 +30,9 @@ SELECT position, body FROM record WHERE tenant = %s AND thread_id = %s AND posit
 _STANDS = "SELECT 1 FROM record WHERE tenant = %s AND thread_id = %s AND record_id = %s AND position <= %s"
 
 _CREATED = """
-SELECT body, archived_at IS NOT NULL FROM record JOIN thread USING (tenant, thread_id)
-WHERE tenant = %s AND thread_id = %s AND position = 0"""
+SELECT body, archived_at IS NOT NULL, last_position
+FROM thread LEFT JOIN record ON record.tenant = thread.tenant AND record.thread_id = thread.thread_id AND position = 0
+WHERE thread.tenant = %s AND thread.thread_id = %s"""
 
 _PAGE = """
 SELECT thread_id, updated_at, metadata FROM thread
@@ -65,19 +68,22 @@ def log(link: Link, key: Key, after: int) -> list[tuple[int, str]]:
 
 
 def log_page(link: Link, key: Key, cursor: str | None) -> LogPage | None:
-    """A piece of the log of a thread, active or archived; None if there is none. Raises InvalidCursor."""
+    """A piece of the log of a thread, active or archived; None for no thread. Raises CorruptRecord, InvalidCursor."""
     row = link.execute(_CREATED, key.values).fetchone()
     if row is None:
         return None
-    if cursor is not None and not (cursor.isascii() and cursor.isdigit()):
-        raise InvalidCursor("The cursor is none of this store's logs; read from the start.")
-    rows = link.execute(_LOG + " LIMIT %s", (*key.values, int(cursor or 0), CHUNK)).fetchall()
-    bodies = ",".join([str(body) for _, body in rows])
+    created, archived, last = row[0], bool(row[1]), int(str(row[2]))
+    start = log_position(cursor, last)
+    if created is None:
+        raise CorruptRecord(key.thread_id, "its creation", "it is missing")
+    rows = records.whole_rows(key.thread_id, _rows(link, key, start), last, start)
+    bodies = [body for _, body in islice(rows, CHUNK)]
+    end = start + len(bodies)
     return LogPage(
-        created=str(row[0]).encode(),
-        batches=(f"[{bodies}]".encode(),) if rows else (),
-        archived=bool(row[1]),
-        next_cursor=str(rows[-1][0]) if len(rows) == CHUNK else None,
+        created=str(created).encode(),
+        batches=(f"[{','.join(bodies)}]".encode(),) if bodies else (),
+        archived=archived,
+        next_cursor=str(end) if bodies and end < last else None,
     )
 
 
@@ -100,10 +106,12 @@ def events(link: Link, key: Key, known: Bookmark | None, after: int, limit: int)
 
     Raises CorruptRecord.
     """
-    if link.execute(METADATA, key.values).fetchone() is None:
+    row = link.execute(METADATA, key.values).fetchone()
+    if row is None:
         return records.EventPage((), 0, None)
     start = 0 if known is None or not _stands(link, key, known) else known.position
-    return records.events_after(key.thread_id, _rows(link, key, start), after, limit)
+    rows = records.whole_rows(key.thread_id, _rows(link, key, start), int(str(row[1])), start)
+    return records.events_after(key.thread_id, rows, after, limit)
 
 
 def _stands(link: Link, key: Key, known: Bookmark) -> bool:
@@ -139,6 +147,8 @@ def page(link: Link, tenant: str, query: threads.PageQuery) -> ThreadPage:
     statement = _PAGE.format(
         standing="NOT NULL" if query.archived else "NULL", label="" if query.label is None else _LABELLED
     )
+    if query.label is not None and any("\0" in part for part in query.label):
+        return threads.page_of(query, [])  # no text of the database has one
     before = ("infinity", "") if query.before is None else query.before
     name, text = query.label or ("", "")
     values = {

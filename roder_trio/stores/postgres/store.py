@@ -21,7 +21,7 @@ from roder_trio.schema.thread import LogPage, Record, StoredRecord, ThreadMetada
 from roder_trio.stores import _sql_record as records
 from roder_trio.stores import _sql_thread as threads
 from roder_trio.stores._batch import check_new_thread, checked_batch
-from roder_trio.stores._listing import Label
+from roder_trio.stores._listing import Label, check_events
 from roder_trio.stores.postgres import kept, lease, read, write
 from roder_trio.stores.postgres.address import read_address
 from roder_trio.stores.postgres.database import Link
@@ -113,8 +113,6 @@ class PostgresThreadStore(ThreadStore):
         self._session.check_open()
         check_new_thread(metadata)
         thread_id = metadata.thread_id
-        if not records.is_key(thread_id):
-            raise ValueError("a thread id must be Unicode text, without lone surrogates")
         began = trio.current_time()
         key, owner, ttl = self._session.key(thread_id), self._session.owner, self._session.ttl
         stored, epoch = await self._session.change(
@@ -150,8 +148,9 @@ class PostgresThreadStore(ThreadStore):
         return await self._session.read(lambda link: read.metadata(link, self._session.key(thread_id)))
 
     async def load_events(self, thread_id: ThreadId, after: int = 0, limit: int = 500) -> Sequence[EventEnvelope]:
-        """Return at most `limit` envelopes with a seq above `after`, in order. Raises StorageError."""
+        """Return at most `limit` envelopes with a seq above `after`, in order. Raises ValueError, StorageError."""
         self._session.check_open()
+        check_events(after, limit)
         if not await _is_key(thread_id):
             return []
         known = self._bookmarks.get((thread_id, after))
@@ -251,12 +250,15 @@ class PostgresThreadStore(ThreadStore):
 
         position, due = await self._session.fenced(thread_id, work, epoch)
         self._session.hints.note(key, position)
-        if due and self._session.is_open and thread_id not in self._keeping:
+        if due and epoch is not None and self._session.is_open and thread_id not in self._keeping:
             self._keeping.add(thread_id)
-            self._session.check_open().start_soon(self._keep_state, thread_id)
+            self._session.check_open().start_soon(self._keep_state, thread_id, epoch)
 
-    async def _keep_state(self, thread_id: ThreadId) -> None:
-        """Renew the kept state of a thread; what is in its way is no harm, for the next turn's end tries again."""
+    async def _keep_state(self, thread_id: ThreadId, epoch: int) -> None:
+        """Renew the kept state of a thread; what is in its way is no harm, for the next turn's end tries again.
+
+        It is kept under the lease of the append that called for it or not at all, so it never takes one from anybody.
+        """
         await trio.lowlevel.checkpoint()
         key = self._session.key(thread_id)
         try:
@@ -264,7 +266,6 @@ class PostgresThreadStore(ThreadStore):
             if stand is None:
                 return
             text = await self._session.in_worker(kept.text_of, stand)
-            epoch = self._session.tenure.epoch(thread_id)
             await self._session.fenced(
                 thread_id, lambda link, fence, doubt: kept.keep(link, key, fence, stand.position, text), epoch
             )

@@ -24,7 +24,7 @@ from roder_trio.stores.roder.event import EventReader
 from roder_trio.stores.roder.goal import derived_id, goal_of, moment
 from roder_trio.stores.roder.item import fold_items
 from roder_trio.stores.roder.text import JsonObject, RoderDamage, Value, read_first, read_good_values, read_values
-from roder_trio.stores.roder.transcript import COUNTERS, given, untagged, usage_of
+from roder_trio.stores.roder.transcript import COUNTERS, given, untagged
 
 METADATA, EVENTS, ITEM_EVENTS = "metadata.json", "events.jsonl", "item_events.jsonl"
 EXTENSION_STATE, GOAL = "extension_state.jsonl", "goal.json"
@@ -66,7 +66,7 @@ def read_thread(path: Path) -> RoderThread:
     records = _read_events(reader, events)
     completions = fold_items(thread_id, ITEM_EVENTS, items, warnings.append)
     created = _created(thread_id, metadata, [*records, *completions], warnings.append)
-    records += _rest(created, records, usage_of(metadata.get("usage")), warnings.append)
+    records += _rest(created, records, metadata.get("usage"), warnings.append)
     records += _goal(thread_id, path, created.updated_at, reader)
     records += completions
     records += _states(thread_id, path, warnings.append)
@@ -145,20 +145,24 @@ def _folded(created: ThreadMetadata, records: Sequence[StoredRecord]) -> ThreadM
 def _rest(
     created: ThreadMetadata,
     records: Sequence[StoredRecord],
-    told: JsonObject | None,
+    told: object,
     warn: Callable[[str], None],
 ) -> list[StoredRecord]:
-    """A record of what the metadata count beyond the turns, if they count no less of anything."""
+    """A record of what the metadata count beyond the turns, if they count no less of anything that they count."""
     counted = _folded(created, records).usage or ZERO_USAGE
-    if told is None:
-        return []
-    beyond = {name: told.get(name, 0) - getattr(counted, name) for name in COUNTERS}
+    given_counters = told if isinstance(told, dict) else {}
+    beyond = {
+        name: given_counters[name] - getattr(counted, name)
+        for name in COUNTERS
+        if type(given_counters.get(name)) is int
+    }
     if any(tokens < 0 for tokens in beyond.values()):
         warn("the metadata count fewer tokens than the turns; what the turns say was kept")
         return []
     if not any(beyond.values()):
         return []
-    event = UsageRecorded(attempt_id=REST, report=1, turn_id=REST, usage=TokenUsage(**beyond), purpose=Purpose.SAMPLING)
+    usage = TokenUsage(**{**dict.fromkeys(COUNTERS, 0), **beyond})
+    event = UsageRecorded(attempt_id=REST, report=1, turn_id=REST, usage=usage, purpose=Purpose.SAMPLING)
     rest = EventEnvelope(
         event_id=f"{REST}:1",
         timestamp=created.updated_at,

@@ -70,6 +70,8 @@ class Database:
     def _open_writer(self) -> sqlite3.Connection:
         writer = self.connect()
         try:
+            # what a killed process left in the log may be in the kernel alone, and a repeat of it writes nothing
+            writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
             self._migrate(writer)
         except BaseException:
             writer.close()

@@ -71,7 +71,8 @@ def _stand(connection: sqlite3.Connection, thread_id: ThreadId) -> Stand | None:
         metadata = read_document(thread_id, active.metadata).metadata
         hydration = None if found is None else _continued(connection, metadata, active, *found)
         if hydration is None:
-            rows = list(bodies(connection, active))
+            with bodies(connection, active) as checked:
+                rows = list(checked)
     if hydration is None:
         log = read_log(thread_id, rows, active.last_position)
         hydration = fold_snapshot(snapshot_of(metadata, log, to_fold=True), metadata)
@@ -85,8 +86,8 @@ def _continued(
     kept = _unpacked(body, metadata) if whole else None
     if kept is None:
         return None
-    rows = bodies(connection, active, position)
-    return fold_tail(kept, metadata, read_log(metadata.thread_id, rows, active.last_position, position))
+    with bodies(connection, active, position) as rows:
+        return fold_tail(kept, metadata, read_log(metadata.thread_id, rows, active.last_position, position))
 
 
 def _checksum(thread_id: ThreadId, position: int, body: bytes) -> int:

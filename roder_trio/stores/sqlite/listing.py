@@ -7,6 +7,7 @@ beside it, and labels are looked up in two indexes. A row that is damaged is nam
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -113,7 +114,8 @@ def _check_end(connection: sqlite3.Connection, query: PageQuery, rows: int) -> N
             f"SELECT updated_at, thread_id FROM thread INDEXED BY thread_listing WHERE {_side(query)} "  # noqa: S608
             "ORDER BY updated_at, thread_id"
         )
-        there, behind = _counted(keys, before)
+        with closing(keys):
+            there, behind = _counted(keys, before)
     (stored,) = connection.execute("SELECT sum(threads) FROM tally WHERE archived = ?", (query.archived,)).fetchone()
     if there != stored or behind != rows:
         raise _damaged_index("it holds another number of threads than were stored")
@@ -138,7 +140,8 @@ def _labelled(connection: sqlite3.Connection, query: PageQuery, label: Label) ->
     one, other = connection.execute(_COUNTS, pair).fetchone()
     if one != other:
         raise _damaged_index("two indexes hold another number of threads with the label")
-    found, damaged = _sound(connection.execute(_LABELLED, pair), query)
+    with closing(connection.execute(_LABELLED, pair)) as rows:
+        found, damaged = _sound(rows, query)
     _check_order([(thread.updated_at, thread.thread_id) for thread in found])
     return [(thread.thread_id, decode_datetime(thread.updated_at), thread.metadata) for thread in found], damaged
 

@@ -7,17 +7,18 @@ index alone that there is nothing.
 
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import attrs
 
 from roder_trio.codec.text import dump
-from roder_trio.errors import CorruptRecord, InvalidCursor
+from roder_trio.errors import CorruptRecord
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.thread import LogPage, ThreadMetadata, ThreadSnapshot
 from roder_trio.stores._batch import CHUNK_BYTES, CHUNK_RECORDS
+from roder_trio.stores._listing import log_position
 from roder_trio.stores._snapshot import snapshot_of
-from roder_trio.stores._sql_record import CREATION, EventPage, events_after, read_log, seq_of
+from roder_trio.stores._sql_record import CREATION, EventPage, events_after, read_log, seq_of, whole_rows
 from roder_trio.stores._sql_thread import read_document
 from roder_trio.stores.sqlite.row import (
     THREAD,
@@ -36,8 +37,6 @@ _NAMED_AGAIN = "SELECT number FROM thread INDEXED BY thread_name_again WHERE thr
 
 NEAR = 64
 """Records that are looked through rather than halved."""
-MAX_DIGITS = 18
-"""Of a position."""
 
 
 def as_json(values: list[str]) -> str:
@@ -75,21 +74,24 @@ def find_active(connection: sqlite3.Connection, thread_id: ThreadId) -> StoredTh
     return thread if thread is not None and thread.archived_at is None else None
 
 
-def bodies(connection: sqlite3.Connection, thread: StoredThread, after: int = CREATION) -> Iterator[tuple[int, str]]:
+@contextmanager
+def bodies(
+    connection: sqlite3.Connection, thread: StoredThread, after: int = CREATION
+) -> Iterator[Iterator[tuple[int, str]]]:
     """The (position, body) of the records of a thread behind a position, each checked, up to the last.
 
-    Raises CorruptRecord, sqlite3.Error.
+    Read as far as needed; a statement that an error leaves in its midst would keep what it saw. Raises CorruptRecord,
+    sqlite3.Error.
     """
-    position = after
-    for place, record_id, body, crc in connection.execute(_ENTRIES, (thread.number, after)):
-        position += 1
-        if place != position:
-            raise CorruptRecord(thread.thread_id, position, f"the next record stands at {place}")
+    with closing(connection.execute(_ENTRIES, (thread.number, after))) as rows:
+        yield whole_rows(thread.thread_id, _checked(thread, rows), thread.last_position, after)
+
+
+def _checked(thread: StoredThread, rows: Iterable[tuple[int, str, str, int]]) -> Iterator[tuple[int, str]]:
+    for position, record_id, body, crc in rows:
         if crc != checksum(thread.number, position, record_id, body):
             raise CorruptRecord(thread.thread_id, position, WRONG)
         yield position, body
-    if position != thread.last_position:
-        raise CorruptRecord(thread.thread_id, position + 1, f"the log should end at {thread.last_position}")
 
 
 def load_thread(connection: sqlite3.Connection, thread_id: ThreadId) -> ThreadSnapshot | None:
@@ -98,7 +100,8 @@ def load_thread(connection: sqlite3.Connection, thread_id: ThreadId) -> ThreadSn
         thread = find_active(connection, thread_id)
         if thread is None:
             return None
-        rows = list(bodies(connection, thread))
+        with bodies(connection, thread) as checked:
+            rows = list(checked)
     metadata = read_document(thread_id, thread.metadata).metadata
     return snapshot_of(metadata, read_log(thread_id, rows, thread.last_position))
 
@@ -128,29 +131,20 @@ def read_log_page(connection: sqlite3.Connection, thread_id: ThreadId, cursor: s
 
     Raises CorruptRecord, InvalidCursor, sqlite3.Error.
     """
-    start = _read_cursor(cursor)
     with one_moment(connection):
         thread = find_thread(connection, thread_id)
         if thread is None:
             return None
-        if start > thread.last_position:
-            raise InvalidCursor("The cursor is of another log; read this one from its beginning.")
+        start = log_position(cursor, thread.last_position)
         created = read_creation(connection, thread)
-        found, end = _piece(bodies(connection, thread, start), start)
+        with bodies(connection, thread, start) as rows:
+            found, end = _piece(rows, start)
     return LogPage(
         created=created.encode(),
         batches=(f"[{','.join(found)}]".encode(),) if found else (),
         archived=thread.archived_at is not None,
         next_cursor=str(end) if end < thread.last_position else None,
     )
-
-
-def _read_cursor(cursor: str | None) -> int:
-    if cursor is None:
-        return CREATION
-    if not isinstance(cursor, str) or not cursor.isascii() or not cursor.isdigit() or len(cursor) > MAX_DIGITS:
-        raise InvalidCursor("The cursor was not made by this store; read the log from its beginning.")
-    return int(cursor)
 
 
 def _piece(rows: Iterable[tuple[int, str]], start: int) -> tuple[list[str], int]:
@@ -186,7 +180,8 @@ def load_events(
         start = CREATION if place is None else _standing(connection, thread, place)
         if start == CREATION and read_document(thread_id, thread.metadata).is_ordered:
             start = _halved(connection, thread, after)
-        return events_after(thread_id, bodies(connection, thread, start), after, limit)
+        with bodies(connection, thread, start) as rows:
+            return events_after(thread_id, rows, after, limit)
 
 
 def _halved(connection: sqlite3.Connection, thread: StoredThread, after: int) -> int:
@@ -195,10 +190,11 @@ def _halved(connection: sqlite3.Connection, thread: StoredThread, after: int) ->
     while high - low > NEAR:
         middle = (low + high) // 2
         seq = 0
-        for position, body in bodies(connection, thread, middle):
-            seq = seq_of(thread.thread_id, position, body)
-            if seq or position >= high:
-                break
+        with bodies(connection, thread, middle) as rows:
+            for position, body in rows:
+                seq = seq_of(thread.thread_id, position, body)
+                if seq or position >= high:
+                    break
         if 0 < seq <= after:
             low = middle
         else:

@@ -20,7 +20,7 @@ from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.thread import LogPage, Record, ThreadMetadata, ThreadPage, ThreadSnapshot
 from roder_trio.stores._batch import check_new_thread, checked_batch
-from roder_trio.stores._listing import Label
+from roder_trio.stores._listing import Label, check_events
 from roder_trio.stores._nursery import open_service_nursery
 from roder_trio.stores._sql_record import is_key
 from roder_trio.stores._sql_thread import PageQuery, page_query
@@ -156,8 +156,9 @@ class SqliteThreadStore(ThreadStore):
         return await self._readers.ask(thread_id, partial(query.load_metadata, thread_id=thread_id))
 
     async def load_events(self, thread_id: ThreadId, after: int = 0, limit: int = 500) -> Sequence[EventEnvelope]:
-        """Return at most `limit` envelopes with a seq above `after`, in order. Raises StorageError."""
+        """Return at most `limit` envelopes with a seq above `after`, in order. Raises ValueError, StorageError."""
         self._check_open()
+        check_events(after, limit)
         if not await _is_key(thread_id):
             return []
         place = self._places.before(thread_id, after)

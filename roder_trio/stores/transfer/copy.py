@@ -6,10 +6,10 @@ from contextlib import suppress
 import attrs
 import trio
 
-from roder_trio.errors import StorageError, StoreUnsupported
+from roder_trio.errors import StorageError, StoreUnsupported, ThreadExists
 from roder_trio.ports import ThreadStore
 from roder_trio.schema.ids import ThreadId
-from roder_trio.schema.thread import ThreadPage
+from roder_trio.schema.thread import ThreadMetadata, ThreadPage
 from roder_trio.stores._batch import grouped
 from roder_trio.stores._filling import filling
 from roder_trio.stores._listing import MAX_PAGE
@@ -45,16 +45,13 @@ async def copy_store(source: ThreadStore, target: ThreadStore) -> CopyReport:
 
 async def _copy_thread(source: ThreadStore, target: ThreadStore, thread_id: ThreadId, *, archived: bool) -> bool:
     """Copy what the target lacks; False if the thread was removed since it was listed. Raises StorageError."""
-    if archived:
-        with suppress(StoreUnsupported):
-            await target.unarchive_thread(thread_id)
     reader = LogReader(source, thread_id)
     page = await anext(reader, None)
     if page is None:
         return False
     position = 0
     limiter = trio.CapacityLimiter(1)
-    await target.create_thread(created_metadata(thread_id, page))
+    await _create(target, created_metadata(thread_id, page), archived=archived)
     async with filling(target, thread_id):
         while page is not None:
             for batches in grouped(page.batches, len):
@@ -65,6 +62,23 @@ async def _copy_thread(source: ThreadStore, target: ThreadStore, thread_id: Thre
     if archived:
         await target.archive_thread(thread_id)
     return True
+
+
+async def _create(target: ThreadStore, created: ThreadMetadata, *, archived: bool) -> None:  # noqa: ASYNC910 - it asks
+    """Create the thread, or bring back what an earlier copy archived. Raises ThreadExists for another one there."""
+    moved = False
+    if archived:
+        with suppress(StoreUnsupported):
+            moved = await target.unarchive_thread(created.thread_id)
+    refused: ThreadExists | None = None
+    try:
+        await target.create_thread(created)
+    except ThreadExists as error:
+        refused = error
+    if moved and refused is not None:
+        await target.archive_thread(created.thread_id)
+    if refused is not None:
+        raise refused
 
 
 class StoreWalk:

@@ -58,7 +58,7 @@ async def import_thread(
     file, with nothing stored, ThreadExists, ValueError for a bad id, StorageError.
     """
     if new_id is not None and not is_valid_id(new_id):
-        raise ValueError("a thread id must be text of 1 to 512 characters without NUL")
+        raise ValueError("a thread id must be Unicode text of 1 to 512 characters without NUL")
     worker = Worker(Path(path), "read")
     head: Head = await worker.run(read_head, worker.path)
     renewal = Renewal(head.thread_id, new_id or head.thread_id)
