@@ -60,6 +60,24 @@ async def test_turns_items_and_ends_are_mapped_and_keep_their_ids(roder, load):
     assert [event.index for event in events_of(snapshot) if isinstance(event, e.TranscriptItemAppended)] == [0, 1] * 3
 
 
+@pytest.mark.parametrize("end", ["TurnCompleted", "TurnFailed", "TurnInterrupted"])
+async def test_a_call_that_its_turn_ended_without_a_result_gets_one(roder, load, end):
+    thread = roder().metadata()
+    thread.event("TurnStarted", {})
+    thread.append("ToolCall", {"id": "answered", "name": "a", "arguments": "{}"})
+    thread.append("ToolCall", {"id": "open", "name": "b", "arguments": "{}"})
+    thread.append("ToolResult", {"id": "answered", "name": "a", "result": "out"})
+    thread.event(end, {"usage": usage(1, 1), "error": "broken"})
+    thread.write()
+    store = stores.MemoryThreadStore()
+    _, snapshot = await load(store=store)
+    results = [item for item in snapshot.turns[0].items if isinstance(item, transcript.ToolResult)]
+    assert [(item.id, item.name, item.is_error) for item in results] == [("answered", "a", False), ("open", "b", True)]
+    assert isinstance(snapshot.events[-1].event, e.TERMINAL_EVENTS), "the result stands before its turn's end"
+    assert [envelope.seq for envelope in snapshot.events if envelope.seq] == [*range(1, 7)]
+    assert (await load(store=store))[1] == snapshot, "importing again adds nothing"
+
+
 ITEMS = [
     (("UserMessage", {"text": "hi", "images": []}), transcript.UserMessage("hi")),
     (

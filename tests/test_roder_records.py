@@ -88,6 +88,24 @@ async def test_items_of_unknown_kinds_are_raw_and_unknown_events_and_repeats_are
     assert report.warnings == ("thread-1: 3 events of item_events.jsonl are of unknown kinds and were skipped",)
 
 
+@pytest.mark.parametrize("kind", [[], {}, None, 3])
+async def test_kinds_that_are_no_names_are_unknown_ones(roder, load, kind):
+    thread = roder().metadata().item(1, {"type": kind}).item(2, delta("m", kind))
+    thread.item(3, completed({"type": kind, "id": "p"})).write()
+    report, snapshot = await load()
+    (event,) = snapshot.item_events
+    assert (event.event.item.id, event.event.item.payload) == ("p", {"type": kind, "id": "p"})
+    assert report.failed == {}
+
+
+async def test_what_went_into_a_tool_and_came_out_is_kept_as_text(roder, load):
+    tool = {"type": "toolExecution", "id": "x", "toolCallId": "c", "toolName": "look", "input": {"a": 1}, "output": "b"}
+    roder().metadata().item(1, completed(tool)).write()
+    _, snapshot = await load()
+    (event,) = snapshot.item_events
+    assert (event.event.item.input, event.event.item.output) == ('{"a": 1}', "b")
+
+
 async def test_numbers_that_were_given_twice_are_raised(roder, load):
     thread = roder().metadata()
     for name in ("a", "b", "c"):

@@ -2,7 +2,7 @@
 
 Rules of the room: pure but for what an `EventReader` remembers of the events before. Ids stay; numbers are given anew,
 since Roder's begin again with each process and the order of the file is the order. An event that isn't known here, or
-lacks what ours needs, is kept as `Unknown` under `roder.<Tag>`.
+lacks what ours needs, is kept as `Unknown` under `roder.<Tag>`. A call without a result gets one at its turn's end.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,12 +11,14 @@ from typing import Any
 import attrs
 
 from roder_trio import codec
+from roder_trio.logic.pairing import NO_RESULT
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.thread import StoredRecord
-from roder_trio.stores.roder.goal import goal_of
+from roder_trio.stores.roder.goal import derived_id, goal_of
 from roder_trio.stores.roder.text import JsonObject
 from roder_trio.stores.roder.transcript import given, item_of, message_of, opaque, text_of, untagged, usage_of
 
+ITEM_APPENDED = "TranscriptItemAppended"
 TERMINAL = ("TurnCompleted", "TurnFailed", "TurnInterrupted")
 
 
@@ -35,10 +37,12 @@ class EventReader:
     """Provider and model of each turn."""
     steers: dict[str, list[tuple[str, str]]] = attrs.field(factory=dict)
     """Id and text of the steers of each turn that no user message followed yet."""
+    calls: dict[str, dict[str, str]] = attrs.field(factory=dict)
+    """Id and name of the calls of each turn that have no result yet."""
     goal_id: str | None = None
 
     def read(self, value: Mapping[str, Any]) -> list[StoredRecord]:
-        """The records of one event: none, itself, or its turn's usage and itself. Raises ValueError, DecodeError."""
+        """The records of one event: none, or itself behind what its turn lacks. Raises ValueError, DecodeError."""
         event_id = value.get("event_id")
         if not isinstance(event_id, str):
             raise ValueError("an event has no event_id")
@@ -48,13 +52,14 @@ class EventReader:
         if event_id in self.seen or self._is_dropped(tag, content):
             return []
         self.seen.add(event_id)
+        before = self._results(value) if tag in TERMINAL else []
         record = self._record(value, tag, content if isinstance(content, dict) else {}, content)
         usage = self._usage(value, content) if tag in TERMINAL else None
-        return [record] if usage is None else [usage, record]
+        return [*before, record] if usage is None else [*before, usage, record]
 
     @staticmethod
     def _is_dropped(tag: str, content: Any) -> bool:
-        marker = tag == "TranscriptItemAppended" and not (isinstance(content, dict) and content.get("item") is not None)
+        marker = tag == ITEM_APPENDED and not (isinstance(content, dict) and content.get("item") is not None)
         return marker or tag == "InferenceEventReceived"
 
     def _record(self, value: Mapping[str, Any], tag: str, fields: JsonObject, content: Any) -> StoredRecord:
@@ -63,7 +68,7 @@ class EventReader:
         make = _EVENTS.get(tag)
         if make is not None:
             mapped = make(self, value, fields)
-            if tag == "TranscriptItemAppended":
+            if tag == ITEM_APPENDED:
                 return self._decode(value, mapped)
             try:
                 return self._decode(value, mapped)
@@ -86,6 +91,18 @@ class EventReader:
                 **fields,
             }
         )
+
+    def _results(self, value: Mapping[str, Any]) -> list[StoredRecord]:
+        """A result for each call of a turn that ends without one."""
+        return [
+            self._record(
+                {**value, "event_id": derived_id(self.thread_id, value["event_id"], call_id)},
+                ITEM_APPENDED,
+                {"item": {"ToolResult": {"id": call_id, "name": name, "result": NO_RESULT, "is_error": True}}},
+                None,
+            )
+            for call_id, name in list(self.calls.get(str(value.get("turn_id")), {}).items())
+        ]
 
     def _usage(self, value: Mapping[str, Any], content: Any) -> StoredRecord | None:
         """What a turn used in all, told once, before its end."""
@@ -114,6 +131,14 @@ class EventReader:
             source="accounting",
         )
 
+    def note_call(self, turn_id: str, item: JsonObject) -> None:
+        """Remember a call until its result comes."""
+        calls, call_id = self.calls.setdefault(turn_id, {}), str(item.get("id"))
+        if item["type"] == "tool_call":
+            calls[call_id] = str(item.get("name"))
+        elif item["type"] == "tool_result":
+            calls.pop(call_id, None)
+
     def steer_for(self, turn_id: Any, item: JsonObject) -> str | None:
         """The id of the steer that a user message delivers."""
         waiting = self.steers.get(turn_id, [])
@@ -137,6 +162,7 @@ def _item_appended(reader: EventReader, value: Mapping[str, Any], fields: JsonOb
     reader.indexes[turn_id] = index + 1
     item = item_of(fields["item"])
     steer_id = reader.steer_for(turn_id, item)
+    reader.note_call(turn_id, item)
     return {"type": "turn.item_appended", "index": index, "item": item, **given(steer_id=steer_id)}
 
 
@@ -166,7 +192,7 @@ def _approval_resolved(_: EventReader, value: Mapping[str, Any], fields: JsonObj
 
 _EVENTS: Mapping[str, _Make] = {
     "TurnStarted": _turn_started,
-    "TranscriptItemAppended": _item_appended,
+    ITEM_APPENDED: _item_appended,
     "TurnSteered": _steer_accepted,
     "TurnCompleted": lambda _, value, fields: {
         "type": "turn.completed",

@@ -15,7 +15,7 @@ from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.item import ItemCompleted, ItemStatus, ThreadItem, ThreadItemEvent
 from roder_trio.stores.roder.goal import snake
 from roder_trio.stores.roder.text import JsonObject, RoderDamage, Value
-from roder_trio.stores.roder.transcript import image_of
+from roder_trio.stores.roder.transcript import image_of, text_of
 
 _KINDS = {"itemStarted": "item_started", "itemDelta": "item_delta", "itemCompleted": "item_completed"}
 _ITEMS = {
@@ -112,20 +112,26 @@ def _event_of(thread_id: ThreadId, file: str, entry: Value) -> ThreadItemEvent |
 
 
 def _kind_of(event: JsonObject) -> JsonObject | None:
-    kind = _KINDS.get(event.get("type", ""))
+    kind = _known(_KINDS, event)
     if kind == "item_delta":
-        delta = event.get("delta")
-        if not isinstance(delta, dict) or delta.get("type") not in _DELTAS:
+        delta: Any = event.get("delta")
+        known = _known(_DELTAS, delta)
+        if known is None:
             return None
-        known = _DELTAS[delta["type"]]
         return {"type": kind, "item_id": event.get("itemId"), "delta": _fields(delta, known)}
     return None if kind is None else {"type": kind, "item": _item_of(event.get("item"))}
+
+
+def _known(names: Mapping[str, str], value: Any) -> str | None:
+    """Our name of the type that a value has; None if it has none that is known."""
+    tag = value.get("type") if isinstance(value, dict) else None
+    return names.get(tag) if isinstance(tag, str) else None
 
 
 def _item_of(item: Any) -> Any:
     if not isinstance(item, dict):
         return item
-    known = _ITEMS.get(item.get("type", ""))
+    known = _known(_ITEMS, item)
     if known is None:
         raw = {"type": "raw", "id": item.get("id"), "payload": item}
         status = item.get("status")
@@ -140,4 +146,6 @@ def _fields(value: Mapping[str, Any], tag: str) -> JsonObject:
         fields["status"] = snake(fields["status"])
     if isinstance(fields.get("images"), list):
         fields["images"] = [image_of(image) for image in fields["images"]]
+    if tag == "tool_execution":
+        fields.update({name: text_of(fields[name]) for name in ("input", "output", "error") if name in fields})
     return {**fields, "type": tag}
