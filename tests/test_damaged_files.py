@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from roder_trio import stores
-from tests.soak import bitrot, damage
+from tests.soak import damage
 
 
 @pytest.fixture
@@ -60,31 +60,6 @@ def test_a_log_of_sqlite_with_a_flipped_bit_holds_whole_batches(log):
     whole = log[0].read_bytes()
     found = damage.check_damages(*log, damage.flips(whole, step=1999))
     assert set(found) <= {"whole", "prefix", "gone"}
-
-
-@pytest.mark.parametrize("appends", [False, True])
-def test_a_bit_that_turned_in_a_database_changes_nothing_that_is_read_untold(appends):
-    found = bitrot.sweep(20 if appends else 150, seed=1, appends=appends)
-    assert {"unseen", "CorruptRecord"} <= set(found)
-    assert found["unseen"] < 0.75 * found.total()
-
-
-def test_a_sweep_of_turned_bits_sees_a_record_that_changed(monkeypatch):
-    monkeypatch.setattr("roder_trio.stores.sqlite.query.checksum", Anything)
-    with pytest.raises(AssertionError, match="changed"):
-        bitrot.sweep(200, seed=1, appends=False)
-
-
-class Anything:
-    """A checksum that fits every row."""
-
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def __ne__(self, other: object) -> bool:
-        return False
-
-    __hash__ = None
 
 
 def test_zeros_behind_a_log_of_sqlite_are_passed_over(log):
