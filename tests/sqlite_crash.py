@@ -6,7 +6,7 @@ import trio
 
 from roder_trio.stores.sqlite.schema import TABLES, Migration, Schema
 from roder_trio.testing._sample import Sample
-from tests.sqlite_support import killing, made
+from tests.sqlite_support import killing, made, sign
 
 FLOW = ("create", "append one", "append two", "archive", "unarchive", "delete", "create", "append four")
 
@@ -62,6 +62,7 @@ def run_open(path, at):
 def two_steps(connection):
     connection.execute("ALTER TABLE thread ADD COLUMN note TEXT")
     connection.execute("UPDATE entry SET body = replace(body, 'answer', 'reply')")
+    sign(connection)
 
 
 NEXT = Schema(2, TABLES, {1: Migration(two_steps, rewrites_bodies=True)})

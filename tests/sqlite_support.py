@@ -1,15 +1,18 @@
 """What the tests of the SQLite store share: stores that open, connections that fail, block, count or kill."""
 
+import contextlib
 import os
 import signal
 import sqlite3
 import threading
+import zlib
 from contextlib import asynccontextmanager
 
 import attrs
 import trio
 
 from roder_trio.stores import SqliteThreadStore
+from roder_trio.stores.sqlite.row import checksum
 from roder_trio.testing._sample import Sample
 
 
@@ -53,11 +56,33 @@ async def settled(store):
 
 def raw(path, statement, *values):
     """Run one statement on the file, as another program would."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    try:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.create_function("crc_of", -1, checksum)
+        connection.create_function("crc32_of", 1, zlib.crc32)
         return connection.execute(statement, values).fetchall()
-    finally:
-        connection.close()
+
+
+SIGNATURES = (
+    """UPDATE thread SET crc = crc_of(
+        number, thread_id, metadata, updated_at, archived_at, last_position, last_seq, last_item_seq
+    )""",
+    "UPDATE entry SET crc = crc_of(thread, position, record_id, body)",
+    "UPDATE attempt SET crc = crc_of(thread, attempt_id, turn_id, goal_id, origin_thread_id, report, usage)",
+)
+"""What makes rows that another program changed look as if they had been stored so."""
+
+
+def sign(connection):
+    """Give each row of a database the checksum of what it says now."""
+    connection.create_function("crc_of", -1, checksum)
+    for statement in SIGNATURES:
+        connection.execute(statement)
+
+
+def signed(path):
+    """As `sign`, for a file."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        sign(connection)
 
 
 def error_of(code, text="broken"):

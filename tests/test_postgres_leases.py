@@ -230,10 +230,13 @@ async def test_renewal_that_fails_is_tried_again_soon(
 
 
 async def test_a_silent_client_can_not_hold_a_thread(database: str, tenant: str) -> None:
-    async with open_stores(database, tenant, 2, lease_ttl=TTL, append_timeout=1.0) as (store, rival):
+    async with (
+        open_stores(database, tenant) as (store,),
+        open_stores(database, tenant, lease_ttl=TTL, append_timeout=1.0) as (rival,),
+    ):
         sample = await created(store)
-        with psycopg.connect(database) as link:
-            link.execute("SET idle_in_transaction_session_timeout = '200ms'")  # as stores set it, only shorter
+        shorter = "-c idle_in_transaction_session_timeout=200ms"  # as stores set it, only shorter
+        with psycopg.connect(database, options=shorter) as link:
             link.execute("SELECT 1 FROM lease WHERE tenant = %s FOR UPDATE", (tenant,))
             await store.append("t", [sample.user("after the silent one was cut off")])
             with pytest.raises(psycopg.Error):

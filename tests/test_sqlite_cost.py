@@ -42,11 +42,11 @@ async def test_an_append_costs_the_same_statements_however_long_the_log_is(path)
         found = []
         for length in (0, 1, 2000):
             await store.append("t", [sample.usage(f"a{n}-{length}", 1, 1, 1, 2) for n in range(length)])
-            batch = [sample.user("x"), sample.usage("one", length + 1, length + 1, 1, 2)]
+            batch = [sample.user("x"), sample.usage(f"one-{length}", 1, 1, 1, 2)]
             found.append(await statements_of(store, partial(store.append, "t", batch)))
         shapes = [[statement.partition(" ")[0] for statement in one] for one in found]
         assert shapes[0] == shapes[1] == shapes[2]
-        assert len(shapes[0]) <= 11
+        assert len(shapes[0]) <= 12
         plans = [
             step
             for statement in found[2]
@@ -76,11 +76,12 @@ async def test_a_page_of_a_listing_and_a_thread_are_found_by_index(path):
     plans = [
         step
         for statement in seen
-        if statement.startswith("SELECT")
+        if statement.lstrip().startswith("SELECT")
         for (_, _, _, step) in raw(path, f"EXPLAIN QUERY PLAN {statement}")
     ]
-    assert len(plans) > 8
-    assert not [step for step in plans if step.startswith("SCAN")]
+    assert len(plans) > 20
+    # `listed` is the page itself, found by index and cut
+    assert not [step for step in plans if step.startswith("SCAN") and step not in ("SCAN listed", "SCAN CONSTANT ROW")]
     assert sample.made == 1
 
 

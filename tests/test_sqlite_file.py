@@ -23,7 +23,7 @@ from roder_trio.testing._sample import Sample
 from tests.kept_states import fingerprint
 from tests.sqlite_sample import SAMPLES, dump, restore
 from tests.sqlite_sample import fill as fill_sample
-from tests.sqlite_support import Flaw, error_of, fill, made, opened, raw, texts
+from tests.sqlite_support import Flaw, error_of, fill, made, opened, raw, sign, texts
 
 
 @pytest.fixture
@@ -189,6 +189,7 @@ def add_column(connection):
 
 def rewrite_bodies(connection):
     connection.execute("UPDATE entry SET body = replace(body, 'answer', 'reply')")
+    sign(connection)
 
 
 def fail(connection):

@@ -122,6 +122,9 @@ async def test_the_state_of_a_random_log_is_the_fold_of_all_of_it(path, monkeypa
         "UPDATE checkpoint SET body = 'text'",
         "UPDATE checkpoint SET body = x'00'",
         "UPDATE checkpoint SET position = 100000",
+        "UPDATE checkpoint SET position = position - 1",
+        "UPDATE checkpoint SET crc = crc + 1",
+        "UPDATE checkpoint SET body = x'00', crc = crc_of(thread_id, position, fold_version, crc32_of(x'00'))",
         "DELETE FROM checkpoint",
     ],
 )
@@ -158,7 +161,7 @@ async def test_a_deletion_ends_a_renewal_and_leaves_nothing_of_it(path):
     flaw = Flaw()
     async with opened(path, connection=flaw.connection) as store, trio.open_nursery() as nursery:
         await store.create_thread(sample.metadata())
-        flaw.block.add("SELECT position, body FROM checkpoint")
+        flaw.block.add("SELECT position, body, crc FROM checkpoint")
         await store.append("t", turn(sample, "one", 500))
         await trio.to_thread.run_sync(flaw.blocked.wait)
         store._renewals.begin("t")
@@ -190,7 +193,7 @@ async def test_a_renewal_that_fails_is_told_to_the_log_and_harms_nobody(path, ca
     flaw = Flaw()
     async with opened(path, connection=flaw.connection) as store:
         await store.create_thread(sample.metadata())
-        flaw.fail["\nINSERT OR REPLACE INTO checkpoint"] = error_of(sqlite3.SQLITE_FULL, "the disk is full")
+        flaw.fail["INSERT OR REPLACE INTO checkpoint"] = error_of(sqlite3.SQLITE_FULL, "the disk is full")
         await store.append("t", turn(sample, "one", 500))
         await settled(store)
         assert "could not be kept" in caplog.text

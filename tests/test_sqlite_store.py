@@ -24,7 +24,7 @@ from roder_trio.stores import SqliteThreadStore
 from roder_trio.stores.sqlite import query
 from roder_trio.testing import check_thread_store
 from roder_trio.testing._sample import Sample
-from tests.sqlite_support import Flaw, fill, opened, raw, texts
+from tests.sqlite_support import Flaw, fill, opened, raw, signed, texts
 
 
 @pytest.fixture
@@ -201,6 +201,7 @@ async def test_what_a_newer_version_wrote_is_read_and_kept(path):
     sample = await fill(path, ["one"])
     metadata = json.loads(raw(path, "SELECT metadata FROM thread")[0][0])
     raw(path, "UPDATE thread SET metadata = ?", json.dumps({**metadata, "newer": [1, {"b": 2}]}))
+    signed(path)
     newer = {"type": "newer_record", "event_id": "n1", "z": 1, "a": [2]}
     async with opened(path) as store:
         await store.append("t", [OpaqueRecord("newer_record", newer), sample.user("two")])

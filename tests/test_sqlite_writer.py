@@ -97,6 +97,33 @@ async def test_callers_wake_in_the_order_of_their_calls(path):
         assert texts(await store.load_thread("t")) == asked
 
 
+async def test_a_caller_whose_time_is_over_holds_up_nobody_behind_it(path):
+    await fill(path)
+    flaw = Flaw()
+    outcomes = {}
+    async with opened(path, connection=flaw.connection) as store:
+        writer = store._writer
+        async with trio.open_nursery() as nursery:
+            await blocked_in(flaw, "COMMIT", nursery, partial(store.append, "t", [later("first")]))
+            writer._bound = 0.01
+            nursery.start_soon(outcome, outcomes, "late", partial(store.append, "t", [later("late")]))
+            await wait_all_tasks_blocked()
+            writer._bound = 30
+            for name in ("a", "b"):
+                nursery.start_soon(outcome, outcomes, name, partial(store.append, "t", [later(name)]))
+                await wait_all_tasks_blocked()
+            while "late" not in outcomes:  # noqa: ASYNC110 - a clock ends it
+                await trio.lowlevel.checkpoint()
+            released(flaw)
+        assert {name: type(error) for name, error in outcomes.items()} == {
+            "late": StorageError,
+            "a": type(None),
+            "b": type(None),
+        }
+        assert texts(await store.load_thread("t")) == ["first", "a", "b"]
+        assert writer._woken is None
+
+
 async def test_a_bad_append_of_a_group_fails_alone(path):
     sample = await fill(path, ["one"])
     flaw = Flaw()
@@ -300,6 +327,6 @@ async def test_damage_in_the_way_of_a_change_is_told_as_damage(path):
     await fill(path)
     flaw = Flaw()
     async with opened(path, connection=flaw.connection) as store:
-        flaw.fail["SELECT number"] = error_of(sqlite3.SQLITE_CORRUPT, "malformed")
+        flaw.fail["SELECT thread.number"] = error_of(sqlite3.SQLITE_CORRUPT, "malformed")
         with pytest.raises(CorruptRecord, match="malformed"):
             await store.append("t", [later("x")])

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import trio
 
+from roder_trio.logic.thread.hydration import Hydration
 from roder_trio.ports import ThreadStore
 from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.ids import ThreadId
@@ -25,7 +26,8 @@ class FaultyStore(ThreadStore):
     the number, the thread and the records: one that awaits an event holds the append there, one that raises fails it.
     A hook before the write can be cancelled, with nothing stored; one after it is shielded, as the write is.
 
-    `appends` counts the calls of `append`, `loads` those of `load_thread`, `stored` the appends whose write returned.
+    `appends` counts the calls of `append`, `stored` those whose write returned, `loads` the calls of `load_thread` and
+    `load_state`, numbered together; `fail_loads` maps such a number to the error that it raises.
     """
 
     def __init__(
@@ -36,11 +38,13 @@ class FaultyStore(ThreadStore):
         fail_after: Mapping[int, Exception] = _NO_ERRORS,
         before: AppendHook | None = None,
         after: AppendHook | None = None,
+        fail_loads: Mapping[int, Exception] = _NO_ERRORS,
     ) -> None:
         self.inner = inner
         self.id = inner.id
         self.fail = dict(fail)
         self.fail_after = dict(fail_after)
+        self.fail_loads = dict(fail_loads)
         self.before = before
         self.after = after
         self.appends = 0
@@ -71,9 +75,20 @@ class FaultyStore(ThreadStore):
             raise self.fail_after[number]
 
     async def load_thread(self, thread_id: ThreadId) -> ThreadSnapshot | None:
-        """As the inner store, counted."""
-        self.loads += 1
+        """As the inner store, with what was ordered for this number of a load."""
+        await self._begin_load()
         return await self.inner.load_thread(thread_id)
+
+    async def load_state(self, thread_id: ThreadId) -> Hydration | None:
+        """As the inner store, which may keep states, with what was ordered for this number of a load."""
+        await self._begin_load()
+        return await self.inner.load_state(thread_id)
+
+    async def _begin_load(self) -> None:
+        self.loads += 1
+        await trio.lowlevel.checkpoint()
+        if self.loads in self.fail_loads:
+            raise self.fail_loads[self.loads]
 
     async def create_thread(self, metadata: ThreadMetadata) -> ThreadMetadata:
         """As the inner store."""

@@ -1,8 +1,9 @@
 """The whole sweep, as `make soak` runs it: `python -m tests.soak`.
 
 Every flow is killed at each of its appends, in five places of each, then come random schedules; for each kind of store.
-Files of stores are then damaged in every place, and the tests of several owners of a database run for some rounds.
-It prints counts as it goes, and at a violation the command that makes it again; then it exits with 1.
+Files of stores are then damaged in every place, bits of a database are turned, and the tests of several owners of a
+database run for some rounds. It prints counts as it goes, and at a violation the command that makes it again; then it
+exits with 1.
 """
 
 import argparse
@@ -10,14 +11,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from importlib.util import find_spec
 from multiprocessing import get_context
 
 from tests.postgres_server import URL_VARIABLE, discard, new_database, new_server
-from tests.soak import damage
+from tests.soak import bitrot, damage
 from tests.soak.schedule import Task, tasks_of
 from tests.soak.trial import Counts
 from tests.soak.worker import STORES, Result, run_task
@@ -32,7 +34,8 @@ def main() -> int:
     stores = options.store or [store for store in STORES if store != "postgres" or _has_postgres()]
     found = [_soak(store, _tasks(options), options.jobs) for store in stores]
     if not options.only and not options.no_sweep:
-        found += [_damage(store) for store in stores if store != "postgres"]
+        found += [_damage(store, damage.sweep) for store in stores if store != "postgres"]
+        found += [_damage(store, lambda _: bitrot.sweep(options.bits)) for store in stores if store == "sqlite"]
         found += [_rounds(options.rounds) for store in stores if store == "postgres"]
     for store in set(STORES) - set(stores):
         print(f"{store}: left out")
@@ -47,6 +50,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="the seed of the first random schedule (0)")
     parser.add_argument("--no-sweep", action="store_true", help="random schedules alone")
     parser.add_argument("--rounds", type=int, default=10, help="rounds of frozen owners on PostgreSQL (10)")
+    parser.add_argument("--bits", type=int, default=3000, help="bits to turn in a database file (3000)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once (one for each core)")
     return parser.parse_args()
 
@@ -78,10 +82,10 @@ def _soak(store: str, tasks: Sequence[Task], jobs: int) -> bool:
     return not violations
 
 
-def _damage(store: str) -> bool:
-    """Damage a store's files in every place; False at a violation."""
+def _damage(store: str, sweep: Callable[[str], Counter[str]]) -> bool:
+    """Damage a store's files; False at a violation."""
     try:
-        found = damage.sweep(store)
+        found = sweep(store)
     except AssertionError as error:
         print(f"{store}: VIOLATION: {error}", flush=True)
         return False

@@ -36,11 +36,12 @@ from roder_trio.stores._batch import MAX_APPEND_BYTES, creation, fresh, record_i
 from roder_trio.stores._disk import Disk
 from roder_trio.stores._frame import Damage, encode_batch, encode_creation, encode_header, read_thread_id
 from roder_trio.stores._snapshot import snapshot_of
+from roder_trio.stores.jsonl.events import EventPages
 from roder_trio.stores.jsonl.index import News, Row, Standing
 from roder_trio.stores.jsonl.layout import NEW, Layout
 from roder_trio.stores.jsonl.names import file_name, thread_id_of
 from roder_trio.stores.jsonl.pages import read_page
-from roder_trio.stores.jsonl.replay import Replay, events_after, replay
+from roder_trio.stores.jsonl.replay import Replay, replay
 
 
 @attrs.define(eq=False)
@@ -67,6 +68,7 @@ class ThreadJournal:
         self._path = layout.journal(self._name)
         self._archived_path = layout.journal(self._name, archived=True)
         self._state: _State | None = None
+        self._events = EventPages(disk, thread_id)
         self._repairs: list[StoreRepair] = []
         self.news: News | None = None
         """What the last call found out for the index."""
@@ -86,8 +88,7 @@ class ThreadJournal:
     def load_events(self, after: int, limit: int) -> list[EventEnvelope]:
         """At most `limit` envelopes with a seq above `after`. Raises StorageError."""
         with self._errors():
-            data = self._disk.read(self._path)
-            return [] if data is None else events_after(self._thread_id, data, self._path.name, after, limit)
+            return self._events.read(self._path, after, limit)
 
     def read_page(self, cursor: str | None) -> LogPage | None:
         """A piece of the log as the file has it, active or archived; None if there is none. Raises StorageError."""
@@ -306,6 +307,7 @@ class ThreadJournal:
     def release(self) -> None:
         """Drop all that is held in memory."""
         self.forget()
+        self._events.forget()
         self._repairs.clear()
 
     def _sync_directories(self, *folders: Path) -> None:

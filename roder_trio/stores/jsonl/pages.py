@@ -23,7 +23,7 @@ _CURSOR = re.compile(r"([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
 
 def read_page(disk: Disk, path: Path, thread_id: ThreadId, cursor: str | None, *, archived: bool) -> LogPage | None:
     """Read the lines after `cursor`; None if there is no file. Raises CorruptRecord, SchemaTooNew, InvalidCursor."""
-    head = _whole_lines(disk, path, 0, 2)
+    head = whole_lines(disk, path, 0, 2)
     if head is None:
         return None
     try:
@@ -50,7 +50,7 @@ def _place(disk: Disk, path: Path, cursor: str) -> tuple[int, int]:
     return offset, number
 
 
-def _whole_lines(disk: Disk, path: Path, start: int, count: int) -> bytes | None:
+def whole_lines(disk: Disk, path: Path, start: int, count: int) -> bytes | None:
     """The bytes from `start` on: a piece, or as much more as `count` lines take; None if there is no file."""
     size = PIECE
     while True:
@@ -75,7 +75,7 @@ def _creation(head: bytes, thread_id: ThreadId) -> tuple[bytes, int]:
 
 def _batches(disk: Disk, path: Path, start: int, number: int) -> tuple[list[bytes], int]:
     """The arrays of the whole lines from `start` on, and where they end. Raises Damage."""
-    data = _whole_lines(disk, path, start, 1) or b""
+    data = whole_lines(disk, path, start, 1) or b""
     batches: list[bytes] = []
     position = 0
     while end := data.find(b"\n", position) + 1:

@@ -11,7 +11,6 @@ import attrs
 from roder_trio import codec
 from roder_trio.errors import CorruptRecord
 from roder_trio.logic.thread.metadata import MetadataFold
-from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.thread import StoredRecord, ThreadMetadata
 from roder_trio.stores._batch import record_id, stored_record
@@ -49,21 +48,12 @@ def replay(thread_id: ThreadId, data: bytes, file: str) -> Replay:
     return Replay(created, records, fold, ids, len(journal.batches), journal.end, journal.tail)
 
 
-def events_after(thread_id: ThreadId, data: bytes, file: str, after: int, limit: int) -> list[EventEnvelope]:
-    """At most `limit` envelopes with a seq above `after`, decoding no others. Raises as `replay`."""
-    journal = _parse(thread_id, data, file)
+def creation_end(thread_id: ThreadId, head: bytes, file: str) -> int:
+    """Where the creation of a journal ends whose first lines are in `head`. Raises as `replay`."""
+    end = head.find(b"\n", head.find(b"\n") + 1) + 1
+    journal = _parse(thread_id, head[:end] or head, file)
     _created(thread_id, journal, file)
-    found: list[EventEnvelope] = []
-    for position, value in enumerate(_values(journal), start=1):
-        seq = value.get("seq", 0) if value.get("type") == "event" else 0
-        if type(seq) is not int or seq <= after:
-            continue
-        record = stored_record(thread_id, value, position)
-        assert isinstance(record, EventEnvelope)
-        found.append(record)
-        if len(found) >= limit:
-            break
-    return found
+    return journal.end
 
 
 def _values(journal: Journal) -> list[dict[str, Any]]:

@@ -232,6 +232,8 @@ class Database:
     def _errors(self) -> Iterator[None]:
         try:
             yield
+        except UnicodeDecodeError as error:
+            raise StorageError(f"The store in {str(self.path)!r} can't be opened: its schema is damaged.") from error
         except (sqlite3.Error, OSError) as error:
             raise StorageError(f"The store in {str(self.path)!r} can't be opened: {error}.") from error
 

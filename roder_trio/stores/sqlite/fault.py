@@ -9,6 +9,8 @@ from roder_trio.errors import CorruptRecord, StorageError
 from roder_trio.schema.ids import ThreadId
 
 _PRIMARY = 0xFF
+_UNDECODED = "Could not decode to UTF-8"
+"""How the error begins that quotes a text which isn't one."""
 
 
 def code_of(error: sqlite3.Error) -> int:
@@ -26,11 +28,19 @@ def is_damage(error: sqlite3.Error) -> bool:
     return code_of(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
+def is_undecoded(error: Exception) -> bool:
+    """Whether text of the file, or an error that quotes it, is no UTF-8."""
+    undecoded = isinstance(error, sqlite3.Error) and str(error).startswith(_UNDECODED)
+    return undecoded or isinstance(error, UnicodeDecodeError)
+
+
 def storage_error(thread_id: ThreadId, error: Exception) -> StorageError:
     """The error that a call on `thread_id` raises for what it met."""
     if isinstance(error, StorageError):
         return error
     found: StorageError
+    if is_undecoded(error):
+        return CorruptRecord(thread_id, "the database file", "it holds text that is no UTF-8")
     if isinstance(error, sqlite3.Error) and is_damage(error):
         found = CorruptRecord(thread_id, "the database file", str(error))
     elif isinstance(error, sqlite3.Error | OSError):

@@ -21,7 +21,7 @@ Work: TypeAlias = Callable[[sqlite3.Connection], Any]
 class Job:
     """One call: `work` gets the connection, inside a transaction; then `value` or `error` is its outcome.
 
-    With `scrubs`, nothing of what it removed may stay in the write-ahead log.
+    With `scrubs`, nothing of what it removed may stay in the write-ahead log. Whose time is over no longer awaits it.
     """
 
     thread_id: ThreadId
@@ -29,6 +29,7 @@ class Job:
     scrubs: bool = False
     value: Any = None
     error: Exception | None = None
+    awaited: bool = True
     done: trio.Event = attrs.field(factory=trio.Event)
     _claims: list[None] = attrs.field(factory=lambda: [None])
 

@@ -1,8 +1,8 @@
 """States of threads that are kept beside their logs, so that hydration reads only what was stored since.
 
-Rules of the room: a kept state is a cache. One that this version can't read, or that a later record contradicts, is
-passed over and the whole log is folded instead. The reading and folding is done by a reader, the writer only stores
-what that made of it.
+Rules of the room: a kept state is a cache. One that is damaged, that this version can't read, or that a later record
+contradicts, is passed over and the whole log is folded instead. The reading and folding is done by a reader, the
+writer only stores what that made of it.
 """
 
 import sqlite3
@@ -17,18 +17,19 @@ from roder_trio.schema.event import TERMINAL_EVENTS, EventEnvelope
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.thread import StoredRecord, ThreadMetadata
 from roder_trio.stores._snapshot import snapshot_of
-from roder_trio.stores._sql_record import CREATION, read_log
+from roder_trio.stores._sql_record import read_log
 from roder_trio.stores._sql_thread import read_document
-from roder_trio.stores.sqlite.query import BODIES, Active, find_active, one_moment
+from roder_trio.stores.sqlite.query import bodies, find_active, find_thread, one_moment
+from roder_trio.stores.sqlite.row import StoredThread, checksum
 
 RENEWED_AFTER = 500
 """Records behind a kept state after which the end of a turn renews it."""
 
 _KEPT = "FROM checkpoint WHERE thread_id = ? AND fold_version = ? AND position <= ?"
 
-_KEEP = """
-INSERT OR REPLACE INTO checkpoint (thread_id, position, fold_version, body)
-SELECT thread_id, ?, ?, ? FROM thread WHERE number = ? AND thread_id = ? AND last_position >= ?"""
+_READ = "SELECT position, body, crc " + _KEPT
+
+_KEEP = "INSERT OR REPLACE INTO checkpoint (thread_id, position, fold_version, body, crc) VALUES (?, ?, ?, ?, ?)"
 
 
 @attrs.frozen
@@ -63,12 +64,15 @@ def _stand(connection: sqlite3.Connection, thread_id: ThreadId) -> Stand | None:
         active = find_active(connection, thread_id)
         if active is None:
             return None
-        kept = connection.execute("SELECT position, body " + _KEPT, (thread_id, FOLD_VERSION, active.last_position))
+        kept = connection.execute(
+            "SELECT position, body, crc " + _KEPT, (thread_id, FOLD_VERSION, active.last_position)
+        )
         found = kept.fetchone()
         metadata = read_document(thread_id, active.metadata).metadata
         hydration = None if found is None else _continued(connection, metadata, active, *found)
         if hydration is None:
-            rows = connection.execute(BODIES, (active.number, CREATION)).fetchall()
+            with bodies(connection, active) as checked:
+                rows = list(checked)
     if hydration is None:
         log = read_log(thread_id, rows, active.last_position)
         hydration = fold_snapshot(snapshot_of(metadata, log, to_fold=True), metadata)
@@ -76,19 +80,24 @@ def _stand(connection: sqlite3.Connection, thread_id: ThreadId) -> Stand | None:
 
 
 def _continued(
-    connection: sqlite3.Connection, metadata: ThreadMetadata, active: Active, position: int, body: bytes
+    connection: sqlite3.Connection, metadata: ThreadMetadata, active: StoredThread, position: int, body: bytes, crc: int
 ) -> Hydration | None:
-    kept = _unpacked(body, metadata)
+    whole = isinstance(body, bytes) and crc == _checksum(active.thread_id, position, body)
+    kept = _unpacked(body, metadata) if whole else None
     if kept is None:
         return None
-    rows = connection.execute(BODIES, (active.number, position))
-    return fold_tail(kept, metadata, read_log(metadata.thread_id, rows, active.last_position, position))
+    with bodies(connection, active, position) as rows:
+        return fold_tail(kept, metadata, read_log(metadata.thread_id, rows, active.last_position, position))
+
+
+def _checksum(thread_id: ThreadId, position: int, body: bytes) -> int:
+    return checksum(thread_id, position, FOLD_VERSION, zlib.crc32(body))
 
 
 def _unpacked(body: bytes, metadata: ThreadMetadata) -> Hydration | None:
     try:
         return decode_state(zlib.decompress(body), metadata)
-    except (zlib.error, TypeError):
+    except zlib.error:
         return None
 
 
@@ -107,5 +116,8 @@ def _is_behind(connection: sqlite3.Connection, thread_id: ThreadId, last_positio
 
 
 def keep(connection: sqlite3.Connection, thread_id: ThreadId, stand: Stand, body: bytes) -> None:
-    """Keep a state in place of the one before, if the thread is still there."""
-    connection.execute(_KEEP, (stand.position, FOLD_VERSION, body, stand.number, thread_id, stand.position))
+    """Keep a state in place of the one before, if the thread is still there. Raises CorruptRecord, sqlite3.Error."""
+    thread = find_thread(connection, thread_id)
+    if thread is not None and thread.number == stand.number and thread.last_position >= stand.position:
+        crc = _checksum(thread_id, stand.position, body)
+        connection.execute(_KEEP, (thread_id, stand.position, FOLD_VERSION, body, crc))

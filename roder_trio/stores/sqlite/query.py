@@ -1,28 +1,39 @@
 """What the tables say: each call sees one moment.
 
 Rules of the room: every function blocks and gets a connection of its own for the call; rows are read inside one
-transaction and decoded after it.
+transaction and decoded after it. No row is believed whose checksum isn't its own, no log that lacks a position, and no
+index alone that there is nothing.
 """
 
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
 
 import attrs
 
-from roder_trio.codec.text import decode_datetime, dump, encode_datetime
+from roder_trio.codec.text import dump
 from roder_trio.errors import CorruptRecord
 from roder_trio.schema.ids import ThreadId
-from roder_trio.schema.thread import LogPage, ThreadMetadata, ThreadPage, ThreadSnapshot
+from roder_trio.schema.thread import LogPage, ThreadMetadata, ThreadSnapshot
 from roder_trio.stores._batch import CHUNK_BYTES, CHUNK_RECORDS
 from roder_trio.stores._listing import log_position
 from roder_trio.stores._snapshot import snapshot_of
-from roder_trio.stores._sql_record import CREATION, EventPage, events_after, read_log, seq_of, unicode_text, whole_rows
-from roder_trio.stores._sql_thread import PageQuery, page_of, read_document
+from roder_trio.stores._sql_record import CREATION, EventPage, events_after, read_log, seq_of, whole_rows
+from roder_trio.stores._sql_thread import read_document
+from roder_trio.stores.sqlite.row import (
+    THREAD,
+    WRONG,
+    StoredThread,
+    checked_thread,
+    checksum,
+    damaged_thread,
+)
 
-BODIES = "SELECT position, body FROM entry WHERE thread = ? AND position > ? ORDER BY position"
-"""The (position, body) of the records of a thread, by its number, behind a position."""
+_ENTRIES = """
+SELECT position, record_id, body, crc FROM entry WHERE thread = ? AND position > ? ORDER BY position"""
+
+_NAMED = f"SELECT {THREAD} FROM thread INDEXED BY thread_name WHERE thread_id = ?"  # noqa: S608
+_NAMED_AGAIN = "SELECT number FROM thread INDEXED BY thread_name_again WHERE thread_id = ?"
 
 NEAR = 64
 """Records that are looked through rather than halved."""
@@ -44,90 +55,109 @@ def one_moment(connection: sqlite3.Connection) -> Iterator[None]:
             connection.execute("ROLLBACK")
 
 
+def find_thread(connection: sqlite3.Connection, thread_id: ThreadId) -> StoredThread | None:
+    """The row of a thread, active or archived; None if there is none. Raises CorruptRecord, sqlite3.Error."""
+    row = connection.execute(_NAMED, (thread_id,)).fetchone()
+    if row is None:
+        if connection.execute(_NAMED_AGAIN, (thread_id,)).fetchone() is not None:
+            raise damaged_thread(thread_id, "one of two indexes lacks it")
+        return None
+    thread = checked_thread(row)
+    if thread is None or thread.thread_id != thread_id:
+        raise damaged_thread(thread_id)
+    return thread
+
+
+def find_active(connection: sqlite3.Connection, thread_id: ThreadId) -> StoredThread | None:
+    """The row of an active thread. Raises CorruptRecord, sqlite3.Error."""
+    thread = find_thread(connection, thread_id)
+    return thread if thread is not None and thread.archived_at is None else None
+
+
 @contextmanager
-def _bodies(connection: sqlite3.Connection, number: int, after: int) -> Iterator[sqlite3.Cursor]:
-    """`BODIES`, read as far as needed; a statement that an error leaves in its midst would keep what it saw."""
-    with closing(connection.execute(BODIES, (number, after))) as rows:
-        yield rows
+def bodies(
+    connection: sqlite3.Connection, thread: StoredThread, after: int = CREATION
+) -> Iterator[Iterator[tuple[int, str]]]:
+    """The (position, body) of the records of a thread behind a position, each checked, up to the last.
+
+    Read as far as needed; a statement that an error leaves in its midst would keep what it saw. Raises CorruptRecord,
+    sqlite3.Error.
+    """
+    with closing(connection.execute(_ENTRIES, (thread.number, after))) as rows:
+        yield whole_rows(thread.thread_id, _checked(thread, rows), thread.last_position, after)
+
+
+def _checked(thread: StoredThread, rows: Iterable[tuple[int, str, str, int]]) -> Iterator[tuple[int, str]]:
+    for position, record_id, body, crc in rows:
+        if crc != checksum(thread.number, position, record_id, body):
+            raise CorruptRecord(thread.thread_id, position, WRONG)
+        yield position, body
 
 
 def load_thread(connection: sqlite3.Connection, thread_id: ThreadId) -> ThreadSnapshot | None:
     """All that is held of an active thread. Raises CorruptRecord, sqlite3.Error."""
     with one_moment(connection):
-        row = find_active(connection, thread_id)
-        if row is None:
+        thread = find_active(connection, thread_id)
+        if thread is None:
             return None
-        rows = connection.execute(BODIES, (row.number, CREATION)).fetchall()
-    metadata = read_document(thread_id, row.metadata).metadata
-    return snapshot_of(metadata, read_log(thread_id, rows, row.last_position))
+        with bodies(connection, thread) as checked:
+            rows = list(checked)
+    metadata = read_document(thread_id, thread.metadata).metadata
+    return snapshot_of(metadata, read_log(thread_id, rows, thread.last_position))
 
 
 def load_metadata(connection: sqlite3.Connection, thread_id: ThreadId) -> ThreadMetadata | None:
     """The metadata of an active thread. Raises CorruptRecord, sqlite3.Error."""
-    row = find_active(connection, thread_id)
-    return None if row is None else read_document(thread_id, row.metadata).metadata
+    with one_moment(connection):
+        thread = find_active(connection, thread_id)
+    return None if thread is None else read_document(thread_id, thread.metadata).metadata
 
 
-@attrs.frozen
-class Active:
-    """The row of a thread that isn't archived; `metadata` is its document."""
-
-    number: int
-    metadata: str
-    last_position: int
-    last_seq: int
-
-
-def find_active(connection: sqlite3.Connection, thread_id: ThreadId) -> Active | None:
-    """The row of an active thread. Raises sqlite3.Error."""
+def read_creation(connection: sqlite3.Connection, thread: StoredThread) -> str:
+    """The body of the row that holds the creation of a thread. Raises CorruptRecord, sqlite3.Error."""
     row = connection.execute(
-        "SELECT number, metadata, last_position, last_seq FROM thread WHERE thread_id = ? AND archived_at IS NULL",
-        (thread_id,),
+        "SELECT record_id, body, crc FROM entry WHERE thread = ? AND position = ?", (thread.number, CREATION)
     ).fetchone()
-    return None if row is None else Active(*row)
-
-
-def read_creation(connection: sqlite3.Connection, thread_id: ThreadId, number: int) -> str:
-    """The body of the row that holds the creation of the thread of that number. Raises CorruptRecord, sqlite3.Error."""
-    row = connection.execute("SELECT body FROM entry WHERE thread = ? AND position = ?", (number, CREATION)).fetchone()
     if row is None:
-        raise CorruptRecord(thread_id, "its creation", "it is missing")
-    body: str = row[0]
+        raise CorruptRecord(thread.thread_id, "its creation", "it is missing")
+    if row[2] != checksum(thread.number, CREATION, *row[:2]):
+        raise CorruptRecord(thread.thread_id, "its creation", WRONG)
+    body: str = row[1]
     return body
 
 
 def read_log_page(connection: sqlite3.Connection, thread_id: ThreadId, cursor: str | None) -> LogPage | None:
-    """A piece of the log of a thread, active or archived; None for unknown. Raises InvalidCursor, sqlite3.Error."""
+    """A piece of the log of a thread, active or archived; None for unknown.
+
+    Raises CorruptRecord, InvalidCursor, sqlite3.Error.
+    """
     with one_moment(connection):
-        row = connection.execute(
-            "SELECT number, last_position, archived_at FROM thread WHERE thread_id = ?", (thread_id,)
-        ).fetchone()
-        if row is None:
+        thread = find_thread(connection, thread_id)
+        if thread is None:
             return None
-        number, last_position, archived_at = row
-        start = log_position(cursor, last_position)
-        created = read_creation(connection, thread_id, number)
-        with _bodies(connection, number, start) as rows:
-            bodies, end = _piece(whole_rows(thread_id, rows, last_position, start), start)
+        start = log_position(cursor, thread.last_position)
+        created = read_creation(connection, thread)
+        with bodies(connection, thread, start) as rows:
+            found, end = _piece(rows, start)
     return LogPage(
         created=created.encode(),
-        batches=(f"[{','.join(bodies)}]".encode(),) if bodies else (),
-        archived=archived_at is not None,
-        next_cursor=str(end) if bodies and end < last_position else None,
+        batches=(f"[{','.join(found)}]".encode(),) if found else (),
+        archived=thread.archived_at is not None,
+        next_cursor=str(end) if end < thread.last_position else None,
     )
 
 
 def _piece(rows: Iterable[tuple[int, str]], start: int) -> tuple[list[str], int]:
     """Bodies for one append, and the position of the last."""
-    bodies: list[str] = []
+    found: list[str] = []
     end, size = start, 0
     for position, body in rows:
         size += len(body)
-        if bodies and (size > CHUNK_BYTES or len(bodies) == CHUNK_RECORDS):
+        if found and (size > CHUNK_BYTES or len(found) == CHUNK_RECORDS):
             break
-        bodies.append(body)
+        found.append(body)
         end = position
-    return bodies, end
+    return found, end
 
 
 @attrs.frozen
@@ -144,25 +174,25 @@ def load_events(
 ) -> EventPage:
     """A page of envelopes, looked for from `place` on if that still stands. Raises CorruptRecord, sqlite3.Error."""
     with one_moment(connection):
-        row = find_active(connection, thread_id)
-        if row is None or after >= row.last_seq:
+        thread = find_active(connection, thread_id)
+        if thread is None or after >= thread.last_seq:
             return EventPage((), CREATION, None)
-        start = CREATION if place is None else _standing(connection, row.number, place)
-        if start == CREATION and read_document(thread_id, row.metadata).is_ordered:
-            start = _halved(connection, thread_id, row, after)
-        with _bodies(connection, row.number, start) as rows:
-            return events_after(thread_id, whole_rows(thread_id, rows, row.last_position, start), after, limit)
+        start = CREATION if place is None else _standing(connection, thread, place)
+        if start == CREATION and read_document(thread_id, thread.metadata).is_ordered:
+            start = _halved(connection, thread, after)
+        with bodies(connection, thread, start) as rows:
+            return events_after(thread_id, rows, after, limit)
 
 
-def _halved(connection: sqlite3.Connection, thread_id: ThreadId, row: Active, after: int) -> int:
+def _halved(connection: sqlite3.Connection, thread: StoredThread, after: int) -> int:
     """A position of an ordered log behind which all envelopes with a seq above `after` stand, found by halving."""
-    low, high = CREATION, row.last_position
+    low, high = CREATION, thread.last_position
     while high - low > NEAR:
         middle = (low + high) // 2
         seq = 0
-        with _bodies(connection, row.number, middle) as rows:
+        with bodies(connection, thread, middle) as rows:
             for position, body in rows:
-                seq = seq_of(thread_id, position, body)
+                seq = seq_of(thread.thread_id, position, body)
                 if seq or position >= high:
                     break
         if 0 < seq <= after:
@@ -172,35 +202,9 @@ def _halved(connection: sqlite3.Connection, thread_id: ThreadId, row: Active, af
     return low
 
 
-def _standing(connection: sqlite3.Connection, number: int, place: Place) -> int:
+def _standing(connection: sqlite3.Connection, thread: StoredThread, place: Place) -> int:
+    """Where a place is if its record still stands there; else the log's beginning."""
     row = connection.execute(
-        "SELECT record_id FROM entry WHERE thread = ? AND position = ?", (number, place.position)
+        "SELECT record_id FROM entry WHERE thread = ? AND position = ?", (thread.number, place.position)
     ).fetchone()
-    return place.position if row is not None and row[0] == place.record_id else CREATION
-
-
-def list_threads(connection: sqlite3.Connection, query: PageQuery) -> ThreadPage:
-    """A page of a listing. Raises sqlite3.Error."""
-    where = ["thread.archived_at IS NOT NULL" if query.archived else "thread.archived_at IS NULL"]
-    source, values = "thread", []
-    if query.label is not None:
-        source = "label JOIN thread ON thread.thread_id = label.thread_id"
-        where.append("label.key = ? AND label.value = ?")
-        values += [unicode_text(part) for part in query.label]
-    if query.before is not None:
-        where.append("(thread.updated_at, thread.thread_id) < (?, ?)")
-        values += [encode_datetime(query.before[0]), query.before[1]]
-    rows = connection.execute(
-        f"SELECT thread.thread_id, thread.updated_at, thread.metadata FROM {source} WHERE {' AND '.join(where)} "  # noqa: S608
-        f"ORDER BY thread.updated_at DESC, thread.thread_id DESC LIMIT {query.rows}",
-        values,
-    ).fetchall()
-    return page_of(query, [_listed(*row) for row in rows])
-
-
-def _listed(thread_id: ThreadId, updated_at: str, document: str) -> tuple[ThreadId, datetime, str]:
-    try:
-        return thread_id, decode_datetime(updated_at), document
-    except ValueError:
-        # without a date it can't be described
-        return thread_id, datetime.min.replace(tzinfo=UTC), ""
+    return place.position if row == (place.record_id,) else CREATION

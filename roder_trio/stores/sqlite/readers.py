@@ -40,7 +40,7 @@ class Readers:
         try:
             connection = self._idle.pop() if self._idle else self._database.connect_reader()
             try:
-                found = read(connection)
+                value = read(connection)
             except sqlite3.Error:
                 connection.close()
                 raise
@@ -48,9 +48,10 @@ class Readers:
                 self._idle.append(connection)
                 raise
         except Exception as error:
-            raise storage_error(thread_id, error) from error
+            found = storage_error(thread_id, error)
+            raise found from found.__cause__
         self._idle.append(connection)
-        return found
+        return value
 
     def close(self) -> None:
         """Close the connections; nobody may use them any more."""

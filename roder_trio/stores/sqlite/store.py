@@ -24,7 +24,7 @@ from roder_trio.stores._listing import Label, check_events
 from roder_trio.stores._nursery import open_service_nursery
 from roder_trio.stores._sql_record import is_key
 from roder_trio.stores._sql_thread import PageQuery, page_query
-from roder_trio.stores.sqlite import change, kept, query
+from roder_trio.stores.sqlite import change, kept, listing, query
 from roder_trio.stores.sqlite.database import Database
 from roder_trio.stores.sqlite.places import Places
 from roder_trio.stores.sqlite.readers import Readers
@@ -189,7 +189,7 @@ class SqliteThreadStore(ThreadStore):
 
     async def _page(self, asked: PageQuery) -> ThreadPage:
         self._check_open()
-        return await self._readers.ask("of a listing", partial(query.list_threads, query=asked))
+        return await self._readers.ask("of a listing", partial(listing.list_threads, query=asked))
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
