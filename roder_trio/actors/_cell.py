@@ -12,6 +12,7 @@ from typing import Any
 
 import trio
 
+from roder_trio.actors._queue import Queue
 from roder_trio.errors import ActorCrashed
 
 
@@ -80,10 +81,10 @@ class Request:
 class Mailbox:
     """A bounded queue of requests, with a count of those that have no answer yet."""
 
-    __slots__ = ("_on_settled", "_receive", "_send", "unanswered")
+    __slots__ = ("_on_settled", "_queue", "unanswered")
 
     def __init__(self, capacity: int = 1024, on_settled: Callable[[], None] | None = None) -> None:
-        self._send, self._receive = trio.open_memory_channel[Request](capacity)
+        self._queue: Queue[Request] = Queue(capacity)
         self._on_settled = on_settled
         """Called whenever a request was answered or withdrawn."""
         self.unanswered = 0
@@ -105,24 +106,21 @@ class Mailbox:
     async def put(self, request: Request) -> None:
         """Queue a request. Cancelling withdraws it; raises ActorCrashed if the mailbox is closed."""
         try:
-            await self._send.send(request)
+            await self._queue.put(request)
         except trio.Cancelled:
             request.resolve(None)
             raise
-        except (trio.ClosedResourceError, trio.BrokenResourceError):
+        except trio.ClosedResourceError:
             request.resolve(None)
             raise ActorCrashed from None
 
     def put_nowait(self, request: Request) -> bool:
         """Queue a request if there is room. Raises ActorCrashed if the mailbox is closed."""
         try:
-            self._send.send_nowait(request)
-        except trio.WouldBlock:
-            return False
-        except (trio.ClosedResourceError, trio.BrokenResourceError):
+            return self._queue.put_nowait(request)
+        except trio.ClosedResourceError:
             request.resolve(None)
             raise ActorCrashed from None
-        return True
 
     def post(self, payload: Any) -> bool:
         """Send a payload whose answer nobody waits for; False if the mailbox is full or closed."""
@@ -136,30 +134,21 @@ class Mailbox:
     async def take(self) -> Request:
         """Wait for the next request that still wants an answer."""
         while True:
-            request = await self._receive.receive()
+            request = await self._queue.take()
             if not request.settled:
                 return request
 
     def take_nowait(self) -> Request | None:
         """Return the next request if one is queued."""
-        while True:
-            try:
-                request = self._receive.receive_nowait()
-            except trio.WouldBlock:
-                return None
+        while (request := self._queue.take_nowait()) is not None:
             if not request.settled:
                 return request
+        return None
 
     def close(self, error: Callable[[], BaseException]) -> None:
         """Refuse what is sent from now on, and reject what is queued."""
-        self._send.close()
-        while True:
-            try:
-                request = self._receive.receive_nowait()
-            except (trio.WouldBlock, trio.EndOfChannel):
-                break
+        for request in self._queue.close():
             request.reject(error())
-        self._receive.close()
 
     def open_port(self) -> "Port":
         """Open a way in for one incarnation's job."""

@@ -22,6 +22,8 @@ from roder_trio.schema.transcript import ErrorNote
 class ThreadLog:
     """The state of a resident thread and its live items, changed together."""
 
+    __slots__ = ("_ask_checkpoint", "_closed", "_noted", "_posted", "_services", "live", "state")
+
     def __init__(self, state: ThreadState, services: Services, ask_checkpoint: Callable[[], bool]) -> None:
         self.state = state
         self.live = LiveItems(state.numbers)
@@ -134,9 +136,10 @@ class ThreadLog:
     def view(self, target: EngineTarget | None, *, images: bool) -> View:
         """Return the thread's window as an engine sees it, shared and not copied."""
         history = self.state.history
+        window, request = history.windows(target)
         return View(
-            window=history.window(target),
-            request=history.request(target),
+            window=window,
+            request=request,
             sums=history.sums(target),
             baseline=history.baseline(target, images),
             base=len(history),

@@ -93,7 +93,7 @@ class ResidentThread:
     @property
     def is_idle(self) -> bool:
         """Whether nothing keeps the thread in memory."""
-        busy = self.mailbox.unanswered or self.pins or self.job is not None or self.parked
+        busy = self.job is not None or self.mailbox.unanswered or self.pins or self.parked
         return not busy and not self._services.accounting.has_open_attempts(self.thread_id)
 
     def refuse_waiting_turns(self) -> None:

@@ -59,14 +59,14 @@ class TurnJob:
     _model_calls: int = attrs.field(init=False, default=0)
     _recoveries: int = attrs.field(init=False, default=0)
     """How often the window was made smaller because a request was too large."""
-    _calls: TurnCalls = attrs.field(init=False)
+    _known_calls: TurnCalls | None = attrs.field(init=False, default=None)
+    """Made at the first call, or the end of the first step."""
     _answer: StructuredAnswer | None = attrs.field(init=False, default=None)
     _steers_seen: int = attrs.field(init=False, default=0)
     """How many steers the newest request holds."""
 
     def __attrs_post_init__(self) -> None:
         self._compaction = AutoCompaction(self.scope)
-        self._calls = TurnCalls(self.scope)
         scope, form = self.scope, self.scope.plan.output_form
         if form is not None:
             by_format = takes_format(scope.engine.capabilities, scope.model)
@@ -164,7 +164,7 @@ class TurnJob:
             turn_id=scope.turn_id,
             attempt_id=sampled.attempt.attempt_id,
             deadline=scope.deadline if scope.is_limited else None,
-            run_tool=partial(self._calls.run_inside, sampled),
+            run_tool=partial(self._run_inside, sampled),
         )
         request = next_request(
             route.plan(scope.plan),
@@ -266,6 +266,15 @@ class TurnJob:
         return signal.pending or signal.seen != self._steers_seen
 
     # -- tools -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _calls(self) -> TurnCalls:
+        if self._known_calls is None:
+            self._known_calls = TurnCalls(self.scope)
+        return self._known_calls
+
+    async def _run_inside(self, sampled: SamplingStep, call: ToolCall) -> ToolResult:
+        return await self._calls.run_inside(sampled, call)
 
     def _sort_calls(self, step: Step) -> SortedCalls:
         """Give the step's calls the ids under which they are stored; what the step leaves is changed to match."""

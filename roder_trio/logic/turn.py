@@ -48,11 +48,11 @@ class Step:
     ran_hosted_calls: bool = False
     shown: bool = False
     """True once it brought what people may have seen."""
-    held: list[ProviderMetadata] = attrs.field(factory=list)
+    held: tuple[ProviderMetadata, ...] = ()
     calls: dict[str, ToolCall] = attrs.field(factory=dict)
-    repeated: list[ToolCall] = attrs.field(factory=list)
+    repeated: tuple[ToolCall, ...] = ()
     """Calls under an id that an earlier one of the step has."""
-    _boundaries: list[Mapping[str, Any]] = attrs.field(factory=list)
+    _boundaries: tuple[Mapping[str, Any], ...] = ()
     _parts: list[str] = attrs.field(factory=list)
     answer: str = ""
     """The last complete text of the step that is no commentary."""
@@ -77,7 +77,7 @@ class Step:
                 self._check_call(id)
                 call = ToolCall(id, name, arguments)
                 if self.calls.setdefault(id, call) is not call:
-                    self.repeated.append(call)
+                    self.repeated += (call,)
                 return self.end_run()
             case inference.HostedToolCallStarted():
                 self.ran_hosted_calls = True
@@ -142,7 +142,7 @@ class Step:
         if any(same_boundary(item, known) for known in self._boundaries):
             return ()
         done = self.end_run()
-        self._boundaries.append(item)
+        self._boundaries += (item,)
         return (*done, in_band_boundary(item, self.provider))
 
     def _metadata(self, payload: Any) -> tuple[TranscriptItem, ...]:
@@ -157,12 +157,12 @@ class Step:
         rest = without_stored(with_attempt(payload, self.attempt_id, self.model), self._boundaries)
         found = compaction_items(rest)
         if not found:
-            self.held.append(ProviderMetadata(rest))
+            self.held += (ProviderMetadata(rest),)
             return ()
         done = tuple(entry for item in found for entry in self._boundary(item))
         remaining = without_stored(rest, self._boundaries)
         if remaining.get("output") or "attempt_id" in remaining:
-            self.held.append(ProviderMetadata(remaining))
+            self.held += (ProviderMetadata(remaining),)
         return done
 
     def _check_call(self, id: str) -> None:

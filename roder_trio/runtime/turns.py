@@ -23,6 +23,9 @@ from roder_trio.schema.turn import DrainOutcome, OutputOptions, TurnOutcome
 
 Images = Sequence[Image | str]
 
+_NO_OPTIONS = c.TurnOptions()
+"""What turns share that ask for nothing of their own."""
+
 
 class _TextKeywords(TypedDict, total=False):
     provider: str | None
@@ -231,4 +234,6 @@ def _message(text: str, images: Images) -> UserMessage:
 def _options(*, output: OutputOptions | None = None, **options: Unpack[_TextKeywords]) -> c.TurnOptions:
     if output is not None and not isinstance(output, OutputOptions):
         raise TypeError(f"output must be OutputOptions, not {type(output).__name__}")
-    return c.TurnOptions(output=output or OutputOptions(), **options)
+    if output is not None:
+        return c.TurnOptions(output=output, **options)
+    return c.TurnOptions(**options) if options else _NO_OPTIONS
