@@ -263,7 +263,7 @@ def test_a_cancel_at_any_step_leaves_the_log_or_commits_and_counts_everything(ma
             break
         committed.add(boundaries)
     assert committed == {0, 1}
-    assert number > 20
+    assert number > 15
 
 
 async def cancelled_at(number: int, make: type[ProbeEngine], found: list[Any]) -> None:
