@@ -154,6 +154,15 @@ async def test_threads_that_a_store_does_not_release_are_named(
     assert runtime.shutdown_report == rt.ShutdownReport("clean", unreleased=tuple(sorted(made)))
 
 
+async def test_a_thread_that_leaves_before_it_began_is_released_too() -> None:
+    store = Leases()
+    async with rt.open_runtime(store=store) as runtime:
+        thread = await runtime._core.directory.resident("t")
+        thread.evict()
+        await thread.wait_gone()
+        assert (residents(runtime), store.released) == ([], ["t"])
+
+
 async def test_a_store_that_never_releases_overruns_its_stage(autojump_clock: trio.testing.MockClock) -> None:
     store = Leases()
     async with rt.open_runtime(store=store) as runtime:
