@@ -147,6 +147,7 @@ def test_a_recorded_stream_is_the_same_in_single_bytes(name: str) -> None:
     check(decode(raw[at : at + 1] for at in range(len(raw))), raw)
 
 
+@pytest.mark.unmeasured
 @every_stream
 def test_a_recorded_stream_is_the_same_at_every_cut(name: str) -> None:
     raw = stream_of(name)

@@ -187,6 +187,7 @@ def test_what_is_read_and_what_is_missed_is_all_that_was_published(terminals, li
     assert lost == ([published[-1]] if overran else [])
 
 
+@pytest.mark.unmeasured
 async def test_a_subscriber_that_never_reads_holds_its_buffer_and_delays_nothing():
     deltas = [say("x")] * 40_000
     async with opened([*deltas, DONE]) as (runtime, _, thread_id), runtime.subscribe_events() as subscription:

@@ -46,6 +46,8 @@ FIRST = [
 COMPACTION = [used(4), used(10, 2), BOUNDARY, DONE]
 SECOND = [say("do"), used(5), say("ne"), used(5, 1), DONE]
 
+pytestmark = pytest.mark.unmeasured
+
 WAYS = pytest.mark.parametrize(
     ("make", "watches", "at"),
     [

@@ -18,7 +18,7 @@ from tests.crash_flows import FLOWS, PATIENCE, Flow, jsonl, opened
 from tests.crash_laws import SETTLES_FIRST, check_closing, check_goal, check_waiters, loaded
 from tests.log_laws import check_log, total
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the sweep forks its victims")
+pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="the sweep forks its victims"), pytest.mark.unmeasured]
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ async def test_a_record_without_an_id_is_refused_before_anything_is_stored(tmp_p
     path = tmp_path / "export"
     path.write_bytes(encode_header("t") + batch(1, CREATION) + batch(2, {"type": "newer", "value": 1}))
     target = stores.MemoryThreadStore()
-    with pytest.raises(StorageError, match="its id is not text"):
+    with pytest.raises(StorageError, match="its id is not Unicode text"):
         await import_thread(target, path)
     assert await target.load_thread("t") is None
 

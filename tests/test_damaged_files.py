@@ -7,6 +7,8 @@ import pytest
 from roder_trio import stores
 from tests.soak import damage
 
+pytestmark = pytest.mark.unmeasured
+
 
 @pytest.fixture
 def journal(tmp_path):

@@ -14,6 +14,8 @@ from tests.flow_engines import TwoRounds
 from tests.log_laws import check_log, terminals, total
 from tests.thread_reads import loaded, opened, reads
 
+pytestmark = pytest.mark.unmeasured
+
 # -- one turn, and what may befall its appends -------------------------------------------------------------------------
 
 

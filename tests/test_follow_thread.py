@@ -94,6 +94,7 @@ async def test_a_follower_that_joins_at_any_moment_of_a_turn_sees_each_stored_ev
     assert number > 40
 
 
+@pytest.mark.unmeasured
 async def test_a_reader_that_sleeps_through_5000_events_gets_all_of_them_without_a_marker(autojump_clock):
     store = stores.MemoryThreadStore()
     async with following(store=store) as (runtime, thread_id, reader):

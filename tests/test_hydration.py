@@ -159,7 +159,7 @@ async def test_metadata_and_lists_come_from_the_store_alone():
 async def test_a_failed_load_is_told_to_all_who_wait_and_not_remembered(error):
     store, release, told = counted(), trio.Event(), []
     await seed(store, "t")
-    real = store.load_thread
+    real = store.load_state
 
     async def broken(thread_id):
         store.loads += 1
@@ -172,7 +172,7 @@ async def test_a_failed_load_is_told_to_all_who_wait_and_not_remembered(error):
         told.append(caught.value)
 
     async with opened(store=store, thread=False) as (runtime, _, _):
-        store.load_thread = broken
+        store.load_state = broken
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(ask)
@@ -180,7 +180,7 @@ async def test_a_failed_load_is_told_to_all_who_wait_and_not_remembered(error):
             release.set()
         assert told == [error] * 5
         assert store.loads == 1
-        store.load_thread = real
+        store.load_state = real
         for _ in range(5):
             await touch(runtime, "t")
         assert store.loads == 2
@@ -202,7 +202,7 @@ async def test_an_archive_that_waits_behind_a_failed_load_is_carried_out():
         done.append(await runtime.archive_thread("t"))
 
     async with opened(store=store, thread=False) as (runtime, _, _):
-        store.load_thread = broken
+        store.load_state = broken
         async with trio.open_nursery() as nursery:
             for task in (ask, archive, ask):
                 nursery.start_soon(task)

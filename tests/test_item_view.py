@@ -249,7 +249,7 @@ class failing_loads:
     """The next `count` loads of the store fail."""
 
     def __init__(self, store, count, error=None):
-        self.store, self.count, self.real = store, count, store.load_thread
+        self.store, self.count, self.real = store, count, store.load_state
         self.error = error or rt.StorageError("down")
 
     def __enter__(self):
@@ -260,11 +260,11 @@ class failing_loads:
                 raise self.error
             return await self.real(thread_id)
 
-        self.store.load_thread = load
+        self.store.load_state = load
 
     def __exit__(self, *raised):
         assert self.count == 0
-        self.store.load_thread = self.real
+        self.store.load_state = self.real
 
 
 async def test_views_of_a_parked_thread_start_anew_when_it_works_again(autojump_clock):
@@ -370,14 +370,14 @@ async def test_a_missing_thread_has_no_view():
 async def test_a_cancelled_entry_leaves_no_view_behind(nursery):
     """The thread is being read when the caller leaves; the actor answers later, to nobody."""
     store, release = counted(), trio.Event()
-    real = store.load_thread
+    real = store.load_state
 
     async def load(thread_id):
         await release.wait()
         return await real(thread_id)
 
     async with opened(store=store) as (runtime, _, thread_id):
-        store.load_thread = load
+        store.load_state = load
         scope = trio.CancelScope()
 
         async def enter():

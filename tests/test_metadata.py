@@ -237,6 +237,13 @@ def test_a_fold_that_starts_from_a_sum_needs_only_the_attempts_that_change():
     assert fold.attempts == {"a": (2, TokenUsage(20, 2, 22))}
 
 
+def test_a_sum_that_the_known_attempts_explain_leaves_nothing_over():
+    before = attrs.evolve(METADATA, usage=TokenUsage(10, 2, 12))
+    fold = MetadataFold(before, {"a": (1, TokenUsage(10, 2, 12))})
+    fold.absorb(usage("a", 2, 20, 2, 22))
+    assert fold.metadata.usage == TokenUsage(20, 2, 22)
+
+
 def test_a_tier_that_a_mixture_hid_comes_back_if_the_counts_of_tiers_are_given():
     whole = MetadataFold(METADATA)
     for one in (usage("a", 1, 1, 1, 2, tier="flex"), usage("b", 1, 1, 1, 2)):

@@ -102,6 +102,7 @@ def test_a_recorded_stream_says_what_its_raw_frames_say(name: str) -> None:
     check(decode([raw]), raw)
 
 
+@pytest.mark.unmeasured
 @every_stream
 def test_a_recorded_stream_is_the_same_in_single_bytes_and_at_every_cut(name: str) -> None:
     raw = stream_of(name)

@@ -19,7 +19,7 @@ from tests.soak.schedule import PLACES, WRITES, Kill, Life, Schedule, Session, T
 from tests.soak.trial import Counts, Trial
 from tests.soak.worker import run_schedule, storage_of
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the soak forks its victims")
+pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="the soak forks its victims"), pytest.mark.unmeasured]
 
 TALK = Session("plain", ((0, "talk, completed"),))
 TALKS = Session("plain", (*TALK.work, (1, "calls")))

@@ -15,6 +15,8 @@ from roder_trio.testing._sample import Sample
 from tests.kept_states import fingerprint
 from tests.sqlite_support import opened, raw, settled
 
+pytestmark = pytest.mark.unmeasured
+
 LENGTH = 100_000
 AFTER = 200
 """Records behind the state that is kept."""

@@ -28,6 +28,8 @@ from tests.injection import Injector, is_job, is_runtime
 from tests.log_laws import check_log
 from tests.turn_support import DONE, Scene, call, used
 
+pytestmark = pytest.mark.unmeasured
+
 BOTH = [used(10, 1), *call("c1", "look"), *call("f2", "final_answer", VALID), DONE]
 ROUNDS = [said("Well."), answer("f1", WRONG), BOTH]
 """Text alone, so a forced round; a wrong answer in it, so a repair; a right one beside another call."""

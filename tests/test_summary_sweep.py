@@ -15,6 +15,8 @@ from tests.ledger_support import ends_of
 from tests.test_cancel_sweep import FIRST, SECOND, Run, opened, sweep
 from tests.turn_support import DONE, failure, say, used
 
+pytestmark = pytest.mark.unmeasured
+
 CUT = [used(7), say("go"), failure("STREAM_INTERRUPTED")]
 DRAFT = [used(4), say("goal: "), used(10, 2), say("to end"), DONE]
 

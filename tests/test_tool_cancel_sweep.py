@@ -22,6 +22,8 @@ from roder_trio.schema.policy import ApprovalOutcome
 from tests.injection import Injector, NurseryEngine, ProbeEngine, SettlingEngine, Watches, is_any, is_job, is_runtime
 from tests.turn_support import DONE, Scene, call, failure, folded_usage, history_of, say, settings, used
 
+pytestmark = pytest.mark.unmeasured
+
 CALLS = [say("look", "commentary"), *call("c1", "look"), *call("c2", "peek"), *call("c3", "change"), used(20, 4), DONE]
 LOST = [used(3), say("hal"), used(3, 1), failure("STREAM_INTERRUPTED")]
 LAST = [say("do"), used(5), say("ne"), used(5, 1), DONE]

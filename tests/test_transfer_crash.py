@@ -13,7 +13,10 @@ from tests import transfer_crash
 from tests.roder_support import RoderThread, usage
 from tests.transfer_support import fill, jsonl, log_of, random_batches
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="victims are forked and killed")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="victims are forked and killed"),
+    pytest.mark.unmeasured,
+]
 
 
 @pytest.fixture(scope="module")

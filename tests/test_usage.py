@@ -274,6 +274,17 @@ def test_a_dropped_attempt_goes_back_to_what_is_durable_and_a_late_record_still_
     assert totals.thread == total(30)
 
 
+def test_a_load_that_begins_again_keeps_what_was_closed_since_the_last_began():
+    totals = ThreadTotals()
+    totals.open_attempt(attempt("a"))
+    totals.observe("a", total(5))
+    totals.close_attempt("a")
+    totals.begin_load()
+    assert totals.thread == total(5)
+    totals.hand_over(ledger(record("a", total(5))))
+    assert totals.thread == total(5)
+
+
 def test_forgotten_turns_stay_in_the_thread():
     totals = ThreadTotals()
     totals.hand_over(ledger(*(record(name, total(1), turn_id=name) for name in "abc")))
