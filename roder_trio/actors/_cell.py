@@ -12,7 +12,6 @@ from typing import Any
 
 import trio
 
-from roder_trio.actors._queue import Queue
 from roder_trio.errors import ActorCrashed
 
 
@@ -81,10 +80,10 @@ class Request:
 class Mailbox:
     """A bounded queue of requests, with a count of those that have no answer yet."""
 
-    __slots__ = ("_on_settled", "_queue", "unanswered")
+    __slots__ = ("_on_settled", "_receive", "_send", "unanswered")
 
     def __init__(self, capacity: int = 1024, on_settled: Callable[[], None] | None = None) -> None:
-        self._queue: Queue[Request] = Queue(capacity)
+        self._send, self._receive = trio.open_memory_channel[Request](capacity)
         self._on_settled = on_settled
         """Called whenever a request was answered or withdrawn."""
         self.unanswered = 0
@@ -106,21 +105,24 @@ class Mailbox:
     async def put(self, request: Request) -> None:
         """Queue a request. Cancelling withdraws it; raises ActorCrashed if the mailbox is closed."""
         try:
-            await self._queue.put(request)
+            await self._send.send(request)
         except trio.Cancelled:
             request.resolve(None)
             raise
-        except trio.ClosedResourceError:
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
             request.resolve(None)
             raise ActorCrashed from None
 
     def put_nowait(self, request: Request) -> bool:
         """Queue a request if there is room. Raises ActorCrashed if the mailbox is closed."""
         try:
-            return self._queue.put_nowait(request)
-        except trio.ClosedResourceError:
+            self._send.send_nowait(request)
+        except trio.WouldBlock:
+            return False
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
             request.resolve(None)
             raise ActorCrashed from None
+        return True
 
     def post(self, payload: Any) -> bool:
         """Send a payload whose answer nobody waits for; False if the mailbox is full or closed."""
@@ -134,21 +136,30 @@ class Mailbox:
     async def take(self) -> Request:
         """Wait for the next request that still wants an answer."""
         while True:
-            request = await self._queue.take()
+            request = await self._receive.receive()
             if not request.settled:
                 return request
 
     def take_nowait(self) -> Request | None:
         """Return the next request if one is queued."""
-        while (request := self._queue.take_nowait()) is not None:
+        while True:
+            try:
+                request = self._receive.receive_nowait()
+            except trio.WouldBlock:
+                return None
             if not request.settled:
                 return request
-        return None
 
     def close(self, error: Callable[[], BaseException]) -> None:
         """Refuse what is sent from now on, and reject what is queued."""
-        for request in self._queue.close():
+        self._send.close()
+        while True:
+            try:
+                request = self._receive.receive_nowait()
+            except (trio.WouldBlock, trio.EndOfChannel):
+                break
             request.reject(error())
+        self._receive.close()
 
     def open_port(self) -> "Port":
         """Open a way in for one incarnation's job."""
