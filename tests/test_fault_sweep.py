@@ -124,7 +124,7 @@ async def survive(store: FaultyStore, number: int, faults: Faults) -> bool:
         await trio.sleep(SLOW if faults is slow else 0)  # what was under way may land after its turn failed
         snapshot = await loaded(runtime, thread)
         check_log(snapshot, settled=faults is not slow)
-        check_end(snapshot, engine, lasting=faults is for_ever)
+        check_end(snapshot, engine, faults)
         live = await reads(runtime, thread, snapshot)
         assert live.used == total(snapshot.events)
     async with opened(engine, store.inner) as again:
@@ -137,12 +137,14 @@ async def survive(store: FaultyStore, number: int, faults: Faults) -> bool:
     return reached
 
 
-def check_end(snapshot: rt.ThreadSnapshot, engine: TwoRounds, *, lasting: bool) -> None:
-    for _, (end,) in terminals(snapshot.events).items():
-        match end.event:
+def check_end(snapshot: rt.ThreadSnapshot, engine: TwoRounds, faults: Faults) -> None:
+    ends = [end.event for _, (end,) in terminals(snapshot.events).items()]
+    for end in ends:
+        match end:
             case events.TurnFailed(error_kind=kind):
                 assert kind == "storage"
             case events.TurnInterrupted(reason=reason):
                 assert reason in ("runtime_restart", "user")
-    if not lasting:
-        assert total(snapshot.events) == engine.billed, "no usage is lost"
+    # what outlasts the deadline of usage is given up, with its turn
+    given_up = faults is for_ever or (faults is slow and any(isinstance(end, events.TurnFailed) for end in ends))
+    assert given_up or total(snapshot.events) == engine.billed, "no usage is lost"

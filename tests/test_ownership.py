@@ -147,9 +147,9 @@ async def test_requests_in_hand_and_queued_hear_of_the_loss(autojump_clock: Cloc
     gate, told = trio.Event(), list[Any]()
 
     class Slow(Leased):
-        async def load_thread(self, thread_id: str) -> Any:
+        async def load_state(self, thread_id: str) -> Any:
             await gate.wait()
-            return await super().load_thread(thread_id)
+            return await super().load_state(thread_id)
 
     store = Slow()
     async with one_thread(store=store) as scene, trio.open_nursery() as nursery:

@@ -183,11 +183,11 @@ class Unreadable(FaultyStore):
 
     until = 0.0
 
-    async def load_thread(self, thread_id: str) -> rt.ThreadSnapshot | None:
+    async def load_state(self, thread_id: str) -> Any:
         if trio.current_time() < self.until:
             await trio.sleep(0.5)
             raise rt.StorageError("the disk sleeps")
-        return await super().load_thread(thread_id)
+        return await super().load_state(thread_id)
 
 
 async def test_a_store_that_fails_while_a_thread_hydrates_is_told_and_not_remembered(autojump_clock):
