@@ -155,7 +155,7 @@ async def test_requests_that_wait_when_the_runtime_closes_are_told(autojump_cloc
             await runtime.latest_transcript_item_index(thread_id, "turn")
         told.append(type(caught.value).__name__)
 
-    store.load_thread = hang
+    store.load_state = hang
     async with trio.open_nursery() as nursery, opened(store=store) as (runtime, _, thread_id):
         for _ in range(3):
             nursery.start_soon(ask, runtime, thread_id)
