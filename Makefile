@@ -14,7 +14,7 @@ demo: $(VENV)/.installed
 	BIN=$(BIN) sh examples/demo.sh
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n auto --cov --cov-report=
+	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=
 
 soak: $(VENV)/.installed
 	$(BIN)/python -m tests.soak $(SOAK)
@@ -25,7 +25,8 @@ check: $(VENV)/.installed
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/flake8 roder_trio examples tests
+	$(BIN)/flake8 roder_trio examples
+	$(BIN)/flake8 --config tests/.flake8 tests
 
 types: $(VENV)/.installed
 	$(BIN)/mypy
