@@ -1,11 +1,20 @@
 """Ctrl-C, once and twice."""
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 import trio
 
 from roder_trio.cli.signals import open_interrupts
+
+
+@pytest.fixture(autouse=True)
+def usual_meaning() -> Iterator[None]:
+    """A program that a shell starts in the background ignores Ctrl-C, and so may the one that runs the tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def press_ctrl_c() -> None:

@@ -5,6 +5,7 @@ half-run. Reads are never shielded, closing is, for at most `CLOSE_GRACE`. `Canc
 of the library are replaced, since their texts may hold the URL. Times are seconds on trio's clock.
 """
 
+import functools
 import math
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -41,6 +42,12 @@ class Broken(Exception):
     """The body broke off."""
 
 
+@functools.cache
+def _trust() -> ssl.SSLContext:
+    """The authorities that servers are known by, read once: it takes longer than opening a runtime."""
+    return httpx.create_ssl_context()
+
+
 class SharedClient(AsyncClient):
     """The client that a runtime's engines share.
 
@@ -50,7 +57,8 @@ class SharedClient(AsyncClient):
 
     def __init__(self, **options: Any) -> None:
         limits = httpx.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=KEEPALIVE)
-        self._options: dict[str, Any] = {"http2": False, "follow_redirects": False, "limits": limits, **options}
+        given = {"verify": _trust(), "http2": False, "follow_redirects": False, "limits": limits}
+        self._options: dict[str, Any] = given | options
         super().__init__(**self._options)
         self._fresh: AsyncClient | None = None
         self._old_streams = 0
