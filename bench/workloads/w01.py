@@ -11,8 +11,8 @@ BUDGETS = (Budget("ours / best peer", 1.0),)
 FLOOR = (
     "a turn is some 20 task switches in 13 rounds of trio's loop and three new tasks: caller, thread actor and job are "
     "tasks of their own, and so is each append of usage. Five of the switches are the scripted engine's checkpoints, "
-    "five the store's; the others hand a request over, or its answer. Beside them a turn enters some eight cancel "
-    "scopes; trio's own code is about two fifths of it, and no part of ours is above a tenth."
+    "five the store's; the others hand a request over, or its answer. Beside them a turn enters some seven cancel "
+    "scopes; trio's own code is a third of it, and no part of ours is above a tenth."
 )
 
 

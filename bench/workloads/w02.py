@@ -14,9 +14,10 @@ BUDGETS = (
 )
 APPEND = "durable append"
 FLOOR = (
-    "a turn has four changes that must be durable one after another: its thread, its opening, its usage, its end. "
-    "Each commit writes five pages (two tables, three indexes), where a peer writes two or three. What a turn spends "
-    "beside its commits is told in profile.md."
+    "a turn has four changes that must be durable one after another: its thread, its opening, its usage, its end; the "
+    "peers make two or three. Where the medium takes a tenth of a millisecond for a commit, as here, the rest decides: "
+    "a turn in memory takes 1 ms, reading the new thread in a worker 0.7, and each change goes to the writer's thread "
+    "and back, is encoded, folded into the metadata and sealed with checksums, in Python. See profile.md."
 )
 
 

@@ -14,6 +14,10 @@ BUDGETS = (
 )
 NEAR = 10
 """Turns on each side of one whose median stands for it."""
+FLOOR = (
+    "a turn of ours is three durable appends of 1 ms and 1 ms of its own from the first turn to the last; the peers "
+    "begin near 5 ms and copy more with each turn, so the ratio grows with the thread."
+)
 
 
 def measure(scale: Scale, folder: Path) -> Measured:

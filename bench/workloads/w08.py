@@ -17,8 +17,9 @@ BUDGETS = (
 )
 WRITERS = 64
 FLOOR = (
-    "a commit of the store writes five pages, the bare one a page or two; beside that an append goes to the "
-    "writer's thread and back, encodes its records and folds the metadata. See profile.md."
+    "to the writer's thread and back is 0.05 ms, the larger commit 0.12 (five pages against two). Statements, codec, "
+    "the fold of the metadata and checksums take 0.15 ms of the writer's processor time, more while caches are cold; "
+    "64 writers share none of it, so there an append is little else: 0.2 ms. See profile.md."
 )
 
 

@@ -23,6 +23,13 @@ REQUEST = {
 }
 
 
+FLOOR = (
+    "before its request a turn hands over to the thread's actor, reads the new thread, stores the opening, begins the "
+    "job and encodes the request, 0.9 ms in all on the memory store; then the stream is read under the turn's scopes, "
+    "decoded, checked and published, each an object of its own."
+)
+
+
 def measure(scale: Scale, folder: Path) -> Measured:
     """Take turns over connections that are kept, without a store."""
     each = scale.of(30, 5)

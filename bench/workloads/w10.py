@@ -18,6 +18,12 @@ USAGE = rt.TokenUsage(20, 4, 24)
 TEXT = "What was said so far."
 
 
+FLOOR = (
+    "the engine's block is left, the text so far stored, the usage, then the end, one after another; some of these "
+    "appends hold several records, those that they are compared with one."
+)
+
+
 def measure(scale: Scale, folder: Path) -> Measured:
     """Take turns: interrupts, and durable appends in the same rounds."""
     each = scale.of(20, 4)

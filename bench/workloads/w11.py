@@ -20,6 +20,12 @@ CHUNK = {"model": MODEL, "choices": [{"index": 0, "delta": {"role": "assistant",
 STEER = "Rather look at the other one."
 
 
+FLOOR = (
+    "as an interrupt, and then the next request is built, encoded and sent; some of its appends hold "
+    "several records, those that they are compared with one."
+)
+
+
 def measure(scale: Scale, folder: Path) -> Measured:
     """Take turns: steers, and durable appends in the same rounds."""
     each = scale.of(20, 4)

@@ -65,7 +65,7 @@ class ResidentThread:
 
     def __init__(self, thread_id: str, services: Services, register: Register) -> None:
         self.thread_id = thread_id
-        self.mailbox = Mailbox(on_settled=services.lifecycle.notify)
+        self.mailbox = Mailbox(on_settled=services.on_settled)
         self.job: Job | None = None
         self.waiting: list[Request] = []
         """Requests that an incarnation deferred, first in, first out."""

@@ -136,6 +136,10 @@ class Services:
     """Prices what turns are charged by."""
     jitter: Callable[[], float]
     """Draws a share of 0 to 0.25 for a retry's delay."""
+    on_settled: Callable[[], None] = attrs.field(
+        init=False, default=attrs.Factory(lambda self: self.lifecycle.notify, takes_self=True)
+    )
+    """Called whenever a request was answered: one method for the mailboxes of all threads."""
 
     def publish_live(self, event: Event, thread_id: str | None, turn_id: str | None, source: str) -> None:
         """Publish an event that is not stored."""
