@@ -57,8 +57,8 @@ class SharedClient(AsyncClient):
 
     def __init__(self, **options: Any) -> None:
         limits = httpx.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=KEEPALIVE)
-        given = {"verify": _trust(), "http2": False, "follow_redirects": False, "limits": limits}
-        self._options: dict[str, Any] = given | options
+        own: dict[str, Any] = {"verify": _trust(), "http2": False, "follow_redirects": False, "limits": limits}
+        self._options = own | options
         super().__init__(**self._options)
         self._fresh: AsyncClient | None = None
         self._old_streams = 0
