@@ -11,8 +11,8 @@ from roder_trio import inference, items, providers, transcript
 
 ENDLESS = [
     inference.MessageDelta("One sheep. "),
-    inference.MessageDelta("Two sheep. "),
     inference.Usage(rt.TokenUsage(prompt_tokens=12, completion_tokens=6, total_tokens=18)),
+    inference.MessageDelta("Two sheep. "),
     trio.Event(),
 ]
 SECOND = [
