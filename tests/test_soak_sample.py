@@ -14,8 +14,20 @@ from roder_trio.testing import Victims, open_victims
 from roder_trio.testing._sample import Sample
 from tests.soak import laws
 from tests.soak.diary import Append, Diary, Said, read_diary
-from tests.soak.flows import INTERVAL, STEP, Stage
-from tests.soak.schedule import PLACES, WRITES, Kill, Life, Schedule, Session, Task, random_schedule, swept, tasks_of
+from tests.soak.flows import FAMILIES, FLOWS, INTERVAL, STEP, Stage
+from tests.soak.schedule import (
+    PLACES,
+    WRITES,
+    Kill,
+    Life,
+    Schedule,
+    Session,
+    Task,
+    family_of,
+    random_schedule,
+    swept,
+    tasks_of,
+)
 from tests.soak.trial import Counts, Trial
 from tests.soak.worker import run_schedule, storage_of
 
@@ -147,3 +159,7 @@ def test_a_schedule_comes_again_from_its_name():
         Task.named("calls/nowhere")
     with pytest.raises(ValueError, match="needs a URL"):
         storage_of("postgres", Path())
+
+
+def test_every_flow_belongs_to_a_family_so_that_it_can_be_swept():
+    assert {family_of(flow) for flow in FLOWS} == set(FAMILIES)

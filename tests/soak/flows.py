@@ -164,6 +164,7 @@ FAMILIES: Mapping[str, Family] = {
     "compacting": _family("usage, interrupted"),
     "transactional": _family("transaction, failed"),
     "plain": _family("calls"),
+    "summarising": _family("summary"),
 }
 
 
