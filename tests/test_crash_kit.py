@@ -49,10 +49,13 @@ def test_a_victim_that_can_not_be_found_is_told(victims, monkeypatch):
         victims.run(crash_stores.count_down, CrashPoint("step"), crash_stores.Unreadable())
 
 
-def test_a_warm_process_that_has_ended_is_told():
+@pytest.mark.parametrize("reaped", [False, True], ids=["just killed", "gone"])
+def test_a_warm_process_that_has_ended_is_told(reaped):
     with open_victims() as victims:
         victims._process.kill()
-        with pytest.raises((AssertionError, BrokenPipeError)):
+        if reaped:
+            victims._process.wait()
+        with pytest.raises(AssertionError, match="victims are forked from has ended"):
             victims.run(crash_stores.fail, CrashPoint("step"))
 
 

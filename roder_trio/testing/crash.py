@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -46,6 +46,7 @@ THREAD = "crash"
 BATCHES = (("one",), ("two", "three"), ("four",))
 VICTIM_SECONDS = 60.0
 """A victim that lives longer hangs."""
+ENDED = "the process that victims are forked from has ended; what it printed tells why"
 
 
 @attrs.frozen
@@ -121,7 +122,7 @@ class Victims:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise AssertionError("the process that victims are forked from has ended; what it printed tells why")
+            raise AssertionError(ENDED)
         code = int(line)
         if code not in (0, -signal.SIGKILL, -signal.SIGXFSZ):
             how = f"hung for {VICTIM_SECONDS:g} s" if code == -signal.SIGALRM else f"failed with exit code {code}"
@@ -130,8 +131,11 @@ class Victims:
 
     def _send(self, value: object) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(encode(value))
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(encode(value))
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise AssertionError(ENDED) from error
 
 
 def _live(target: Callable[..., None], point: CrashPoint, arguments: tuple[Any, ...]) -> None:
@@ -143,7 +147,12 @@ def open_victims() -> Iterator[Victims]:
     """Keep a process warm that victims are forked from, while the block is open. Blocks."""
     command = [sys.executable, "-m", "roder_trio.testing._victims"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:  # noqa: S603 - ours
-        yield Victims(process)
+        assert process.stdin is not None
+        try:
+            yield Victims(process)
+        finally:
+            with suppress(BrokenPipeError):  # what an ended process did not take
+                process.stdin.close()
 
 
 # -- the check of a store ----------------------------------------------------------------------------------------------
