@@ -91,6 +91,14 @@ async def test_the_runtime_takes_one_kind_or_many():
             assert taken(none) == []
 
 
+@pytest.mark.parametrize("kind", ["turns", "tur", "", "turn.", "turn.ended", events.TurnCompleted, 3])
+async def test_a_kind_that_no_event_has_is_refused_rather_than_waited_for(kind):
+    async with opened() as (runtime, _, _):
+        with pytest.raises(ValueError, match="kinds must be those of events"):
+            async with runtime.subscribe_events(kinds=[kind]):
+                raise AssertionError
+
+
 @pytest.mark.parametrize("buffer", [0, -1, 1.5, True, None, "many"])
 async def test_a_buffer_is_a_positive_integer(buffer):
     async with opened() as (runtime, _, thread_id):

@@ -1,6 +1,7 @@
 """Whether a turn may begin: the checks in their order, waiting for a slot, and commands in every state of a thread."""
 
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,21 @@ async def test_arguments_of_a_wrong_type_are_told_at_the_edge(autojump_clock: tr
             await scene.start(3)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="OutputOptions"):
             await scene.start("go", output={"max_tokens": 3})
+        with pytest.raises(TypeError, match="images must be a list"):
+            await scene.start("go", images="https://example.org/a.png")
+        with pytest.raises(TypeError, match="text"):
+            await scene.runtime.steer_turn(scene.id, "any", None)  # type: ignore[arg-type]
         assert scene.seen == []
+
+
+@pytest.mark.parametrize("grace", [-1, math.nan, "soon", None])
+async def test_a_drain_for_no_time_that_can_be_waited_drains_nothing(
+    autojump_clock: trio.testing.MockClock, grace: Any
+) -> None:
+    async with one_thread([DONE]) as scene:
+        with pytest.raises(ValueError, match="grace must be"):
+            await scene.runtime.drain_active_turns(grace)
+        assert (await scene.run()).status == "completed"
 
 
 # -- waiting for the slot ----------------------------------------------------------------------------------------------

@@ -8,7 +8,10 @@ from roder_trio.schema.turn import TurnOutcome
 
 
 class Turn:
-    """A running turn. Iterate over it for its events, the terminal one included; `outcome` is set at its end."""
+    """A running turn: `thread_id`, `turn_id`, and `outcome`, which is set when its block is left.
+
+    Iterate over it for its events, the terminal one included.
+    """
 
     def __init__(self, thread_id: str, turn_id: str, events: Subscription) -> None:
         self.thread_id = thread_id

@@ -26,6 +26,7 @@ from roder_trio.providers.catalog import Catalog
 from roder_trio.runtime.core import Core
 from roder_trio.runtime.cost import CostBook
 from roder_trio.runtime.engines import EngineRegistry
+from roder_trio.runtime.given import check_given
 from roder_trio.runtime.runtime import Runtime
 from roder_trio.schema.config import RuntimeConfig
 from roder_trio.schema.event import Lagged
@@ -52,9 +53,11 @@ async def open_runtime(
     needs it. Leaving the block, also by an error or a cancel, interrupts what runs, settles usage, stores terminal
     events and closes everything, each stage within its grace; `runtime.shutdown_report` then says how that went.
 
-    Raises ValueError for engines with one id, DuplicateTool, ToolDefinitionError for a schema that can't be compiled,
-    StorageError if the store can't be opened.
+    Raises TypeError for an argument of another kind, ValueError for two engines of one id or a catalog that can't be
+    read, DuplicateTool, ToolDefinitionError for a schema that can't be compiled, StorageError if the store can't be
+    opened.
     """
+    check_given(engines=engines, store=store, tools=tools, policies=policies, hooks=hooks, sinks=sinks, config=config)
     config = config or RuntimeConfig()
     own_tools = goal_tools() if config.goals.model_tools else ()
     extensions = _Extensions(Toolbox([*tools, *own_tools]), policies, hooks, sinks)

@@ -17,10 +17,15 @@ from roder_trio.errors import ActorCrashed, RuntimeClosed, ThreadNotFound
 from roder_trio.runtime.base import Base
 from roder_trio.schema import command as c
 from roder_trio.schema.compaction import CompactionResult, NativeCompactionOutcome
+from roder_trio.schema.event import LiveEvent, ThreadEvent
 from roder_trio.schema.goal import Goal, GoalPatch
 from roder_trio.schema.ids import is_valid_id
 from roder_trio.schema.item import ItemDelta, ItemDiscarded, ItemEventKind, Raw, ThreadItem, ThreadItemEvent
 from roder_trio.schema.transcript import ProviderMetadata, ToolResult, TranscriptItem
+
+_LEAVES = [kind.kind for kind in (*get_args(ThreadEvent), *get_args(LiveEvent), *get_args(ItemEventKind))]
+_KINDS = frozenset(".".join(leaf.split(".")[:depth]) for leaf in _LEAVES for depth in range(1, leaf.count(".") + 2))
+"""All that a subscription may ask for: the kinds of events, and their beginnings."""
 
 
 class RecordMethods(Base):
@@ -39,12 +44,16 @@ class RecordMethods(Base):
     ) -> AsyncIterator[Subscription]:
         """Follow events from the moment the block is entered; filters are joined by "and".
 
-        `kinds` are dotted kinds, or their beginnings such as "turn". A slow reader never blocks anyone: it gets
-        `Lagged(missed)`. Cancelling a read loses nothing. At the runtime's exit readers get the buffer's rest, then the
-        end of iteration.
+        `kinds` are dotted kinds such as `events.TurnCompleted.kind`, or their beginnings such as "turn". Iteration
+        gives envelopes. A slow reader never blocks anyone: it gets `Lagged(missed)`, `buffer` being how many events
+        wait for it at most. Cancelling a read loses nothing. At the runtime's exit readers get the buffer's rest, then
+        the end of iteration. Entering raises ValueError for a kind that no event has.
         """
         self._check_open()
         wanted = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+        for kind in wanted:
+            if not isinstance(kind, str) or kind not in _KINDS:
+                raise ValueError(f"kinds must be those of events, such as 'turn' or 'turn.completed', not {kind!r}")
         with self._core.broadcast.subscribed(Filter(thread_id, turn_id, wanted), buffer) as subscription:
             yield subscription
 
@@ -52,8 +61,10 @@ class RecordMethods(Base):
     async def thread_view(self, thread_id: str, *, buffer: int = DEFAULT_BUFFER) -> AsyncIterator[ItemView]:
         """Show a thread: `view.items` as of now, and iteration over what happens to them from then on, with no gap.
 
-        A view that is too slow, or whose thread was restarted, starts anew with `ItemsReset(items)`. Archiving the
-        thread ends the iteration. Cancelling a read loses nothing. Raises ThreadNotFound.
+        Iteration gives the envelopes of `item.*` events and of the terminal events of turns. A view that is too slow,
+        `buffer` being how many events wait for it at most, or whose thread was restarted, starts anew with
+        `ItemsReset(items)`. Archiving the thread ends the iteration. Cancelling a read loses nothing. Entering raises
+        ThreadNotFound, StorageError.
         """
         directory, broadcast = self._core.directory, self._core.broadcast
 

@@ -141,7 +141,8 @@ class TurnMethods(CostMethods):
         images, does nothing. Raises NoActiveTurn, SteerQueueFull, StorageError.
         """
         self._check_open()
-        steer = _message(message.strip(), images)
+        steer = _message(message, images)
+        steer = attrs.evolve(steer, text=steer.text.strip())
         if not steer.text and not steer.images:
             await trio.lowlevel.checkpoint()
             return
@@ -155,9 +156,12 @@ class TurnMethods(CostMethods):
     async def drain_active_turns(self, grace: float) -> DrainOutcome:
         """Take no new turns, interrupt those that run, and wait at most `grace` seconds until their ends are stored.
 
-        Cancelling stops waiting; turns stay refused until `resume_accepting_turns`.
+        Cancelling stops waiting; turns stay refused until `resume_accepting_turns`. Raises ValueError for a grace that
+        is no number of at least 0; turns are taken as before then.
         """
         self._check_open()
+        if not isinstance(grace, int | float) or not grace >= 0:
+            raise ValueError(f"grace must be a number of seconds of at least 0, not {grace!r}")
         return await self._core.drain("drain", grace)
 
     def resume_accepting_turns(self) -> None:
@@ -228,6 +232,8 @@ class TurnMethods(CostMethods):
 def _message(text: str, images: Images) -> UserMessage:
     if not isinstance(text, str):
         raise TypeError(f"a message must be text, not {type(text).__name__}")
+    if isinstance(images, str):
+        raise TypeError("images must be a list of images or their URLs, not str")
     return UserMessage(text, tuple(image if isinstance(image, Image) else Image(image) for image in images))
 
 
