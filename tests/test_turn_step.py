@@ -117,6 +117,8 @@ def test_a_repeated_call_is_one_call():
         (inference.ToolCallStarted("", "look"), "without an id"),
         (inference.ToolCallCompleted("", "look", "{}"), "without an id"),
         (inference.Failed("no more"), "no more"),
+        ("hello", "sent str, which is no stream event"),
+        (None, "sent NoneType, which"),
         (inference.ProviderMetadata([1]), "no JSON object"),
     ],
 )

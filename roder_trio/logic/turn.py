@@ -6,7 +6,7 @@ its unfinished text is told by `unfinished`, the rest of what it held is dropped
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 
@@ -29,6 +29,7 @@ from roder_trio.schema.transcript import (
 )
 
 _UNSEEN = (inference.Usage, inference.ProviderMetadata, inference.Completed, inference.Failed)
+_EVENTS = get_args(inference.InferenceEvent)
 _NOTICES = (RETRY_MARKER, "request_repair")
 
 
@@ -88,6 +89,9 @@ class Step:
             case inference.Completed():
                 self.completed = event
             case inference.Failed(message):
+                raise ProviderFailure(ProviderFailureKind.PROTOCOL, message)
+            case _ if not isinstance(event, _EVENTS):
+                message = f"The engine sent {type(event).__name__}, which is no stream event."
                 raise ProviderFailure(ProviderFailureKind.PROTOCOL, message)
         return ()
 
