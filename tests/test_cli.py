@@ -4,12 +4,13 @@ import io
 import json
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import trio
 
+from roder_trio.cli import __main__ as entry
 from roder_trio.cli.main import app, main, store_place
 from tests.loopback import HANG, STREAM, delta, ending, refusal, serving, unused_port
 from tests.test_cli_terminal import EVIL, FORBIDDEN
@@ -192,7 +193,11 @@ async def test_the_key_of_openai_is_not_sent_to_another_server(
         (("run", "   "), "the prompt is empty"),
         (("run", "hello", "--provider", "nobody"), "there is no provider 'nobody'"),
         (("run", "hello", "--api-key-env", "NO_SUCH_KEY", "--base-url", "http://h/v1"), "NO_SUCH_KEY"),
+        (("run", "why", "is it"), "unexpected argument 'is it'; quote a text of several words"),
+        (("threads", "list", "--store", "https://me:hunter2@example.org/threads"), "give postgresql://host/database"),
         (("threads", "list", "--limit", "many"), "many"),
+        (("threads", "list", "--limit", "0"), "--limit must be a number from 1 to 500"),
+        (("threads", "list", "--limit", "501"), "--limit must be a number from 1 to 500"),
         (("dance",), "dance"),
         (("run", "hello", "--\x1b[31mred"), "red"),
     ],
@@ -206,6 +211,7 @@ async def test_a_wrong_call_exits_with_two_and_says_in_one_line_why(
     assert err.startswith("roder-trio: ")
     assert err.count("\n") == 1
     assert "\x1b" not in err + out
+    assert "hunter2" not in err
 
 
 @pytest.mark.parametrize(
@@ -215,7 +221,6 @@ async def test_a_wrong_call_exits_with_two_and_says_in_one_line_why(
         (("threads", "show", "no-such-thread"), "can't show the thread: There is no active thread"),
         (("threads", "usage", "no-such-thread"), "can't show the usage: There is no active thread"),
         (("threads", "list", "--cursor", "garbage"), "can't list the threads: "),
-        (("threads", "list", "--limit", "0"), "can't list the threads: "),
     ],
 )
 async def test_what_the_runtime_refuses_is_one_line_and_exits_with_one(
@@ -312,8 +317,25 @@ async def test_an_answer_that_was_cut_by_a_limit_says_so(capsys: Capture) -> Non
     assert "the model stopped early: length" in capsys.readouterr().err
 
 
-def test_the_program_exits_with_the_code_of_its_command(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("start", [main, entry.main])
+def test_the_program_exits_with_the_code_of_its_command(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, start: Callable[[], None]
+) -> None:
     monkeypatch.setattr(sys, "argv", ["roder-trio", "threads", "show", "nothing"])
     with pytest.raises(SystemExit) as exit_:
-        main()
+        start()
     assert exit_.value.code == 1
+
+
+def test_without_its_extra_the_program_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "roder_trio.cli.main")
+    monkeypatch.setitem(sys.modules, "cyclopts", None)
+    with pytest.raises(SystemExit, match=r"needs cyclopts; install roder_trio with its extra: roder_trio\[cli\]"):
+        entry.main()
+
+
+def test_a_module_of_another_kind_that_lacks_is_no_matter_of_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "roder_trio.cli.main")
+    monkeypatch.setitem(sys.modules, "roder_trio.cli.chat", None)
+    with pytest.raises(ModuleNotFoundError, match="chat"):
+        entry.main()

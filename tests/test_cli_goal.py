@@ -86,7 +86,7 @@ async def test_a_goal_is_set_shown_changed_and_cleared_and_no_turn_begins(capsys
         (("show", "nobody"), 1, "can't show the goal"),
         (("resume", "THREAD"), 1, "the thread has no goal; give it one"),
         (("resume", "nobody"), 1, "can't work on the goal"),
-        (("resume", "THREAD", "--thread", "other"), 2, "named twice"),
+        (("resume", "THREAD", "--thread", "other"), 2, "--thread"),
     ],
 )
 async def test_what_can_not_be_done_is_said_in_a_line(

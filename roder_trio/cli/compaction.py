@@ -8,7 +8,7 @@ import roder_trio as rt
 from roder_trio.cli.conversation import open_conversation
 from roder_trio.cli.failure import DONE, explained
 from roder_trio.cli.keyboard import Keyboard
-from roder_trio.cli.options import DEFAULTS, Options
+from roder_trio.cli.options import MODEL_DEFAULTS, ModelOptions
 from roder_trio.cli.report import usage_words
 from roder_trio.cli.signals import open_interrupts
 from roder_trio.cli.terminal import Terminal
@@ -19,7 +19,7 @@ async def compact(
     /,
     *,
     hint: Annotated[str | None, Parameter(help="What must not get lost.")] = None,
-    options: Options = DEFAULTS,
+    options: ModelOptions = MODEL_DEFAULTS,
 ) -> int:
     """Compact the history of THREAD now, so that later turns send less of it.
 

@@ -17,7 +17,7 @@ from roder_trio.cli.cost import cost_of_goal, with_cost
 from roder_trio.cli.failure import DONE, FAILED, UsageError, explained
 from roder_trio.cli.keyboard import Keyboard, is_attended
 from roder_trio.cli.location import password_in, store_at
-from roder_trio.cli.options import DEFAULTS, Options, Store, store_place
+from roder_trio.cli.options import MODEL_DEFAULTS, ModelOptions, Store, store_place
 from roder_trio.cli.pursuit import pursue
 from roder_trio.cli.report import goal_words
 from roder_trio.cli.signals import open_interrupts
@@ -98,7 +98,7 @@ async def clear(thread: str, /, *, store: Store = None) -> int:
 
 @goal.command
 async def resume(
-    thread: str, /, *, budget: Budget = None, no_budget: NoBudget = False, options: Options = DEFAULTS
+    thread: str, /, *, budget: Budget = None, no_budget: NoBudget = False, options: ModelOptions = MODEL_DEFAULTS
 ) -> int:
     """Make the goal of THREAD active, with another budget if one is given, and work on it.
 

@@ -15,13 +15,15 @@ def store_at(name: str, *, read_only: bool = False, migrate: bool = False) -> rt
     """Make the store that lies at `name`: a URL of PostgreSQL, a database file, or a folder of journals.
 
     What doesn't exist yet is a database if its name ends like one. `migrate` brings a server's schema up to date; a
-    file's is brought up to date whenever it is opened for writing. Raises UsageError for a URL that is none.
+    file's is brought up to date whenever it is opened for writing. Raises UsageError for a URL of anything else.
     """
     try:
         if urlsplit(name).scheme in SERVER_SCHEMES:
             return stores.PostgresThreadStore(name, migrate=migrate)
     except ValueError as error:
         raise UsageError(f"The store can't be reached: {error}.") from error
+    if "://" in name:
+        raise UsageError("The store can't be at that URL; give postgresql://host/database, a .db file, or a folder.")
     path = Path(name)
     if path.is_file() or (path.suffix in DATABASE_SUFFIXES and not path.is_dir()):
         return stores.SqliteThreadStore(path, read_only=read_only)

@@ -8,7 +8,7 @@ import sys
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 from rich.console import Console
 from rich.text import Text
 
@@ -30,11 +30,14 @@ from roder_trio.cli.signals import open_interrupts
 from roder_trio.cli.store import store as store_commands
 from roder_trio.cli.terminal import Terminal, one_line
 
-PAGE = 50
+PAGE, MOST = 50, 500
 
 
 def _misuse(error: CycloptsError) -> Text:
-    return Text(f"roder-trio: {one_line(str(error))}", style="red")
+    words = str(error)
+    if isinstance(error, UnusedCliTokensError):
+        words = f"unexpected argument {error.unused_tokens[0]!r}; quote a text of several words"
+    return Text(f"roder-trio: {one_line(words)}", style="red")
 
 
 app = App(
@@ -124,6 +127,8 @@ async def list_threads(
     """List threads, the one that was used last first."""
     terminal = Terminal.standard()
     with explained(terminal, "list the threads") as result:
+        if not 1 <= limit <= MOST:
+            raise UsageError(f"--limit must be a number from 1 to {MOST}")
         async with _reader(terminal, store) as runtime:
             page = await runtime.list_threads(limit=limit, cursor=cursor)
             rows = [thread_cells(row) for row in page.threads]

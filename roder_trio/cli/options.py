@@ -27,10 +27,9 @@ Store = Annotated[
 
 @Parameter(name="*")
 @attrs.frozen(kw_only=True)
-class Options:
-    """The options of the commands that talk to a model."""
+class ModelOptions:
+    """The options of the commands that talk to a model on a thread that they name themselves."""
 
-    thread: Annotated[str | None, Parameter(help="Go on with this thread instead of a new one.")] = None
     provider: Annotated[str | None, Parameter(help="Who answers: openai, anthropic, gemini, chat, ollama ...")] = None
     model: Annotated[str | None, Parameter(help="The model to ask.")] = None
     base_url: Annotated[str | None, Parameter(help="An OpenAI-compatible server, such as http://host/v1.")] = None
@@ -53,10 +52,8 @@ class Options:
         return (*tools.workspace_tools(), tools.shell_tool())
 
     def on(self, thread: str) -> "Options":
-        """Return these for a command that names its thread itself. Raises UsageError if they name one too."""
-        if self.thread is not None:
-            raise UsageError("the thread is named twice; leave --thread out")
-        return attrs.evolve(self, thread=thread)
+        """Return these, with that thread."""
+        return Options(thread=thread, **{field.name: getattr(self, field.name) for field in attrs.fields(ModelOptions)})
 
     def folder(self) -> str:
         """Return the absolute path of the workspace. Raises UsageError if there is no such folder, OSError."""
@@ -66,7 +63,16 @@ class Options:
         return str(path)
 
 
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class Options(ModelOptions):
+    """The options of the commands that talk to a model."""
+
+    thread: Annotated[str | None, Parameter(help="Go on with this thread instead of a new one.")] = None
+
+
 DEFAULTS = Options()
+MODEL_DEFAULTS = ModelOptions()
 
 
 def store_place(store: str | None) -> str:

@@ -74,7 +74,8 @@ class ExportWriter:
 
     def _refuse_existing(self) -> None:
         if not self._overwrite and os.path.lexists(self._path):
-            raise StorageError(f"There is a file at {str(self._path)!r}; give another path, or overwrite=True.")
+            advice = "give another path, or have it replaced by overwrite=True, --overwrite on the command line"
+            raise StorageError(f"There is a file at {str(self._path)!r}; {advice}.")
 
 
 @attrs.frozen
