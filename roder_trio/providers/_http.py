@@ -311,7 +311,7 @@ def _verdict(error: Exception) -> tuple[Kind, str, str, bool | None]:
             denied = "407" in str(error)
             return Kind.TRANSPORT, "proxy", "the proxy refused", False if denied else None
         case httpx.UnsupportedProtocol() | httpx.InvalidURL():
-            return Kind.TRANSPORT, "url", "the base URL can't be used", False
+            return Kind.TRANSPORT, "url", "the base URL can't be used; give one such as http://localhost:8000/v1", False
         case httpx.LocalProtocolError():
             return Kind.INVALID_REQUEST, "bad_request", "the request can't be sent over HTTP", None
         case _ if any(isinstance(part, ssl.SSLCertVerificationError) for part in _chain(error)):
