@@ -46,17 +46,20 @@ from roder_trio.schema.config import Deadlines, GoalConfig, ReliabilityConfig, R
 from roder_trio.schema.cost import Cost
 from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.inference import InferenceCapabilities
-from roder_trio.schema.policy import Deny, Rewrite, Verdict
+from roder_trio.schema.policy import Deny, PolicyDecision, PolicyMode, Rewrite, Verdict
 from roder_trio.schema.thread import (
     ExtensionStateRecord,
+    LogPage,
     OpaqueRecord,
+    Record,
+    StoredRecord,
     ThreadMetadata,
     ThreadPage,
     ThreadSnapshot,
     TurnRecord,
 )
 from roder_trio.schema.tool import ToolContext, ToolOutput, ToolSpec
-from roder_trio.schema.turn import DrainOutcome, OutputOptions, ShutdownReport, TurnOutcome
+from roder_trio.schema.turn import DrainOutcome, OutputOptions, ShutdownReport, TurnOutcome, TurnStatus
 from roder_trio.schema.usage import TokenUsage
 from roder_trio.tools.function import tool
 
@@ -85,13 +88,17 @@ __all__ = [
     "InvalidCursor",
     "InvalidRecord",
     "LeaseLost",
+    "LogPage",
     "NoActiveTurn",
     "NotAStore",
     "OpaqueRecord",
     "OutputOptions",
     "Policy",
+    "PolicyDecision",
+    "PolicyMode",
     "ProviderFailure",
     "ProviderFailureKind",
+    "Record",
     "ReliabilityConfig",
     "Rewrite",
     "RoderTrioError",
@@ -109,6 +116,7 @@ __all__ = [
     "StoreInUse",
     "StoreReadOnly",
     "StoreUnsupported",
+    "StoredRecord",
     "SubscriptionOverrun",
     "ThreadBusy",
     "ThreadExists",
@@ -129,6 +137,7 @@ __all__ = [
     "Turn",
     "TurnOutcome",
     "TurnRecord",
+    "TurnStatus",
     "UnknownProvider",
     "UnknownTurn",
     "UnsupportedOption",

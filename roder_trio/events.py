@@ -51,8 +51,10 @@ from roder_trio.schema.event import (
     Unknown,
     UsageRecorded,
 )
+from roder_trio.schema.policy import ApprovalOutcome, ExternalOutcome
 
 __all__ = [
+    "ApprovalOutcome",
     "ApprovalRequested",
     "ApprovalResolved",
     "ContextCompactionCancelled",
@@ -63,6 +65,7 @@ __all__ = [
     "ContextLimitRecovered",
     "ContextPruned",
     "Event",
+    "ExternalOutcome",
     "ExternalToolRequested",
     "ExternalToolResolved",
     "GoalCleared",

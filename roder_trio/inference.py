@@ -1,5 +1,6 @@
 """What engines are asked, and what their streams bring."""
 
+from roder_trio.schema.cost import Price
 from roder_trio.schema.inference import (
     Compaction,
     CompactionStatus,
@@ -48,6 +49,7 @@ __all__ = [
     "ModelChoice",
     "ModelDescriptor",
     "OutputRequest",
+    "Price",
     "ProviderMetadata",
     "Purpose",
     "ReasoningDelta",

@@ -35,19 +35,28 @@ class ThreadStore(abc.ABC):
 
     Every method raises `StorageError` or a class below it, never a library's own exception. A `StorageError` other
     than `AppendOutcomeUnknown` means "not stored". Cancellation raised out of a method means that nothing was
-    written.
+    written. An id that can't be one (it has 1 to 512 characters, no NUL) is a ValueError where a thread is created,
+    and unknown elsewhere. `testing.check_thread_store` checks all of this.
     """
 
     id: str
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Hold what the store needs while it is used. Leaving finishes accepted appends, then closes."""
+        """Hold what the store needs while it is used. Leaving finishes accepted appends, then closes.
+
+        Entered once, unless only memory holds the threads; make another store to open a storage again. Raises
+        StorageError, StoreInUse.
+        """
         yield
 
     @abc.abstractmethod
     async def create_thread(self, metadata: ThreadMetadata) -> ThreadMetadata:
-        """Store a new thread; the same creation again returns what is stored. Raises ThreadExists."""
+        """Store a new thread; the same creation again returns what is stored.
+
+        Raises ThreadExists for an id with another creation, of an archived thread too, ValueError for one that can't
+        be.
+        """
 
     @abc.abstractmethod
     async def load_thread(self, thread_id: ThreadId) -> ThreadSnapshot | None:
@@ -57,7 +66,11 @@ class ThreadStore(abc.ABC):
     async def list_threads(
         self, *, limit: int = 50, cursor: str | None = None, label: tuple[str, str] | None = None
     ) -> ThreadPage:
-        """Return active threads by (updated_at, thread_id), newest first. Raises ValueError, InvalidCursor."""
+        """Return a page of active threads by (updated_at, thread_id), newest first; `label` is a key and its value.
+
+        `cursor` is the `next_cursor` of the page before. Raises ValueError for a limit that is no integer from 1 to 500
+        or a label that is no pair of texts, InvalidCursor for a cursor that this store didn't make for that label.
+        """
 
     @abc.abstractmethod
     async def archive_thread(self, thread_id: ThreadId) -> bool:
@@ -65,7 +78,11 @@ class ThreadStore(abc.ABC):
 
     @abc.abstractmethod
     async def append(self, thread_id: ThreadId, records: Sequence[Record]) -> None:
-        """Store records and the metadata that follows from them, all or none. Raises ThreadNotFound, InvalidRecord."""
+        """Store records and the metadata that follows from them, all or none; those that are there are left out.
+
+        A cancel before the write leaves nothing; from there on it is shielded. Raises ThreadNotFound for an unknown or
+        archived thread, InvalidRecord for a record of another thread or one that `codec.encode_record` refuses.
+        """
 
     async def load_metadata(self, thread_id: ThreadId) -> ThreadMetadata | None:
         """Return the metadata of an active thread."""
@@ -144,6 +161,8 @@ class InferenceEngine(abc.ABC):
     Failures are raised as `ProviderFailure`, on entering the block or from the iterator. `Usage` events are running
     totals. A stream ends with `Completed` or a raised failure; one that just stops counts as interrupted. An engine
     makes no retries of its own.
+
+    A turn that names no model asks an attribute `default_model`, if there is one, else the first of `list_models`.
     """
 
     id: str
@@ -158,7 +177,11 @@ class InferenceEngine(abc.ABC):
     def stream_turn(
         self, context: TurnContext, request: InferenceRequest
     ) -> AbstractAsyncContextManager[InferenceStream]:
-        """Open a stream of events for `request`."""
+        """Open a stream of events for `request`: mostly a method under `@asynccontextmanager` that yields an iterator.
+
+        The iterator may have `settle`, as `SettlingStream` has. A cancel comes out of the block and closes the stream.
+        Raises ProviderFailure.
+        """
 
     def compact_turn(
         self, context: TurnContext, request: InferenceRequest
@@ -167,9 +190,12 @@ class InferenceEngine(abc.ABC):
         return None
 
     async def list_models(self) -> Sequence[ModelDescriptor]:
-        """Return the models that can be asked for. Raises ProviderFailure."""
+        """Return the models that can be asked for, the default first; `known_models` by default.
+
+        Raises ProviderFailure.
+        """
         await trio.lowlevel.checkpoint()
-        return ()
+        return self.known_models
 
     def use_client(self, client: Any) -> None:
         """Take the runtime's shared `httpx.AsyncClient`; an engine with one of its own keeps that."""

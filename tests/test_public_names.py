@@ -21,14 +21,15 @@ NAMES = {
         open_runtime Runtime Turn RuntimeConfig ReliabilityConfig Deadlines GoalConfig ProviderFailureKind
         Cost TokenUsage TurnOutcome DrainOutcome ShutdownReport OutputOptions SteeringSignal
         ThreadStore InferenceEngine InferenceCapabilities EventSink
-        ThreadSnapshot ThreadMetadata TurnRecord ThreadPage EventEnvelope ExtensionStateRecord OpaqueRecord
-        Tool ToolSpec ToolContext ToolOutput tool Policy Verdict Hook Deny Rewrite
+        ThreadSnapshot ThreadMetadata TurnRecord TurnStatus ThreadPage EventEnvelope ExtensionStateRecord OpaqueRecord
+        Record StoredRecord LogPage
+        Tool ToolSpec ToolContext ToolOutput tool Policy PolicyMode PolicyDecision Verdict Hook Deny Rewrite
         compaction events goals inference items providers stores tools transcript""",
     "compaction": """is_boundary trim_to_last_boundary CompactionResult NativeCompactionOutcome Compacted Preempted
         Unsupported""",
     "events": """ToolArgumentsRewritten ToolCallRepaired ToolStarted ToolProgress ToolFinished
         ToolOutputTruncated PolicyModeChanged PolicyDecided HookFailed ApprovalRequested ApprovalResolved
-        ExternalToolRequested ExternalToolResolved
+        ApprovalOutcome ExternalOutcome ExternalToolRequested ExternalToolResolved
         ContextCompactionCancelled ContextCompactionFailed ContextCompactionRecorded ContextCompactionSkipped
         ContextCompactionStarted ContextLimitRecovered ContextPruned Event GoalCleared GoalContinuationFailed
         GoalTimeRecorded GoalUpdated InferenceCompleted InferenceStarted
@@ -39,14 +40,15 @@ NAMES = {
     "goals": "Goal GoalCause GoalPatch GoalStatus UNSET",
     "inference": """Compaction CompactionStatus Completed EngineTarget Failed HostedToolCallCompleted
         HostedToolCallStarted InferenceCapabilities InferenceEvent InferenceRequest Instructions MessageDelta
-        ModelChoice ModelDescriptor OutputRequest ProviderMetadata Purpose ReasoningDelta ReasoningOptions
+        ModelChoice ModelDescriptor OutputRequest Price ProviderMetadata Purpose ReasoningDelta ReasoningOptions
         RequestRuntime ToolCallCompleted ToolCallDelta ToolCallStarted ToolChoice ToolDefinition TurnContext Usage""",
     "items": """AgentMessage AgentMessageText Compaction Error ItemCompleted ItemDelta ItemDiscarded ItemEventKind
         ItemStarted ItemStatus Raw Reasoning ReasoningSummaryPartAdded ReasoningSummaryText ReasoningText ThreadItem
         ThreadItemEvent ToolExecution ToolInputText UserMessage""",
     "transcript": """AssistantMessage ContextCompaction ErrorNote Image OpaqueItem ProviderMetadata ReasoningSummary
         ToolCall ToolResult TranscriptItem UserMessage""",
-    "stores": """ImportReport JsonlThreadStore MemoryThreadStore PostgresThreadStore SqliteThreadStore StoreRepair
+    "stores": """CopyReport ImportReport SalvageReport JsonlThreadStore MemoryThreadStore PostgresThreadStore
+        SqliteThreadStore StoreRepair
         copy_store export_thread import_roder import_thread salvage_thread""",
     "tools": "ExternalTool shell_tool workspace_tools",
     "providers": "Anthropic ChatCompletions Gemini Offline OpenAIResponses ScriptedEngine fallback",

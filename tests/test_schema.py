@@ -1,6 +1,7 @@
 """The settings, goals, labels and options refuse what can't work, and say which one it is."""
 
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ from roder_trio.schema import goal as goals
 from roder_trio.schema.config import Deadlines, ReliabilityConfig, RuntimeConfig
 from roder_trio.schema.ids import MAX_ID_LENGTH, UNSET, is_valid_id
 from roder_trio.schema.inference import InferenceCapabilities
+from roder_trio.schema.policy import Verdict
 from roder_trio.schema.thread import MAX_LABELS, ThreadMetadata, frozen_labels
 from roder_trio.schema.transcript import is_final_phase
 from roder_trio.schema.turn import OutputOptions
@@ -89,6 +91,19 @@ def test_settings_have_names_only_and_never_change(kind: Any) -> None:
 def test_labels_that_no_store_would_take_are_refused(labels: Any) -> None:
     with pytest.raises(ValueError, match="label"):
         frozen_labels(labels)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: RuntimeConfig(policy_mode="ask"), "a PolicyMode is one of 'default', 'accept_all', 'plan', 'bypass'"),
+        (lambda: Verdict("no"), "a PolicyDecision is one of 'allowed', 'auto', 'ask', 'denied', not 'no'"),
+        (lambda: goals.GoalPatch(status="done"), "a GoalStatus is one of 'active', .*'complete', not 'done'"),
+    ],
+)
+def test_a_text_that_is_none_of_a_few_is_told_with_those_that_are(make: Callable[[], object], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        make()
 
 
 def test_labels_are_a_copy_that_nobody_changes() -> None:

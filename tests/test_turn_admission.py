@@ -2,6 +2,8 @@
 
 import logging
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +183,26 @@ async def test_an_engine_without_any_model_needs_one_to_be_named(autojump_clock:
             await scene.run()
         assert option.value.name == "model"
         assert (await scene.run(model="any")).status == "completed"
+
+
+async def test_an_engine_that_only_has_known_models_is_asked_for_the_first_of_them(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    class Bare(rt.InferenceEngine):
+        id = "bare"
+        known_models = tuple(inference.ModelDescriptor(provider="bare", id=id) for id in ("small", "large"))
+
+        @asynccontextmanager
+        async def stream_turn(
+            self, context: inference.TurnContext, request: inference.InferenceRequest
+        ) -> AsyncIterator[AsyncIterator[inference.InferenceEvent]]:
+            async with providers.ScriptedEngine([[say(request.model.model), DONE]]).stream_turn(context, request) as it:
+                yield it
+
+    async with rt.open_runtime(engines=[Bare()]) as runtime:
+        thread = await runtime.create_thread()
+        assert (await runtime.run_turn(thread.thread_id, "go")).text == "small"
+        assert [model.id for model in await runtime.list_models()] == ["small", "large"]
 
 
 async def test_arguments_of_a_wrong_type_are_told_at_the_edge(autojump_clock: trio.testing.MockClock) -> None:

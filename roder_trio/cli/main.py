@@ -35,7 +35,7 @@ PAGE, MOST = 50, 500
 
 def _misuse(error: CycloptsError) -> Text:
     words = str(error)
-    if isinstance(error, UnusedCliTokensError):
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         words = f"unexpected argument {error.unused_tokens[0]!r}; quote a text of several words"
     return Text(f"roder-trio: {one_line(words)}", style="red")
 

@@ -67,14 +67,7 @@ class _Call:
 
 
 class HttpEngine(InferenceEngine, Generic[P]):
-    """Talks to a server over HTTP.
-
-    What isn't given comes from the row of the shipped catalog for this server: that of the same host as `base_url`,
-    without one that of the name `id`. `api_key` is a string or a function that is called for each request; without it
-    the variables `env_keys` are tried in order. A server that has no row needs a key unless it is on the own machine or
-    network; `requires_auth` overrules that. `models` are rows known beforehand, `http` is a client of the host's own,
-    else the runtime's is used. Further keyword arguments are fields of the dialect's profile.
-    """
+    """Talks to a server over HTTP; how one is made its constructor says."""
 
     dialect: ClassVar[str]
     usual_id: ClassVar[str]
@@ -98,6 +91,15 @@ class HttpEngine(InferenceEngine, Generic[P]):
         profile: P | None = None,
         **flags: Any,
     ) -> None:
+        """Make an engine for the server at `base_url`, else for the provider's own.
+
+        What isn't given comes from the row of the shipped catalog for this server: that of the same host as `base_url`,
+        without one that of the name `id`. `api_key` is a string or a function that is called for each request; without
+        it the variables `env_keys` are tried in order. A server that has no row needs a key unless it is on the own
+        machine or network; `requires_auth` overrules that. `default_model` is asked where a turn names none; without it
+        the first that is listed. `models` are rows known beforehand, `http` is a client of the host's own, else the
+        runtime's is used. Further keyword arguments are fields of `profile`, the flags of a vendor (`profile_type`).
+        """
         self.id = id or self.usual_id
         row = known_server(self.dialect, self.id, base_url, self.usual_base_url)
         base_url = base_url or (row.base_url if row else self.usual_base_url)

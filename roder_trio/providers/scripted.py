@@ -68,8 +68,10 @@ class Call:
 class ScriptedEngine(InferenceEngine):
     """An engine that plays one step of its script per stream, and records what it was asked.
 
-    A call past the end of a script raises AssertionError on entering the block. Without a script for `compact_turn`
-    there is no compaction. An iterator as a script may be endless.
+    A step is a list of events of `inference`, such as `[MessageDelta("Hi"), Usage(...), Completed("stop")]`, or a part
+    alone; the module's docstring tells what else may stand in it. A call past the end of a script raises AssertionError
+    on entering the block. Without a script for `compact_turn` there is no compaction. An iterator as a script may be
+    endless.
     """
 
     def __init__(

@@ -144,7 +144,7 @@ class ThreadMethods(Base):
         return done
 
     async def get_state(self, thread_id: str, extension_id: str, key: str) -> Any:
-        """Return a host's own value beside the thread, or None. Raises ThreadNotFound."""
+        """Return a host's own value beside the thread, or None. Raises ThreadNotFound, StorageError."""
         return copy.deepcopy(await self._ask(thread_id, c.GetState(extension_id, key)))
 
     async def set_state(self, thread_id: str, extension_id: str, key: str, value: Any, schema_version: int = 1) -> None:

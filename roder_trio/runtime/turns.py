@@ -60,6 +60,10 @@ class TurnMethods(CostMethods):
     ) -> str:
         """Begin a turn and return its id, once its opening is stored.
 
+        `options` are `provider`, `model`, `reasoning` and `workspace`, which go before the thread's own and those of
+        the config; `instructions`, the system text; `developer_context`; `service_tier`; and `output`, the
+        `rt.OutputOptions` of its requests.
+
         Where a job is closing down, or a manual compaction runs, this waits; a turn that waited may still be refused.
         Cancelling withdraws a request that still waits; one that was taken has begun, and runs on. Raises
         RuntimeDraining, ThreadNotFound, ThreadFailed, EmptyMessage, BadWorkspace, UnknownProvider, UnsupportedOption,
@@ -79,10 +83,10 @@ class TurnMethods(CostMethods):
     ) -> TurnOutcome:
         """Run a turn to its end and return how it ended; a failed turn is an outcome, not an exception.
 
-        With `output_type` (an attrs class, a dataclass, a TypedDict, or a JSON schema of an object) the answer is
-        checked, repaired at most `output_retries` times, and given as `outcome.output`. Cancelling interrupts the turn
-        and waits for its end, at most `turn_exit_grace`. Raises as `start_turn`, and TypeError for a type without a
-        schema.
+        `options` are those of `start_turn`. With `output_type` (an attrs class, a dataclass, a TypedDict, or a JSON
+        schema of an object) the answer is checked, repaired at most `output_retries` times, and given as
+        `outcome.output`. Cancelling interrupts the turn and waits for its end, at most `turn_exit_grace`. Raises as
+        `start_turn`, and TypeError for a type without a schema.
         """
         form = None if output_type is None else output_form(output_type)
         chosen = _options(**options)
@@ -105,9 +109,9 @@ class TurnMethods(CostMethods):
     ) -> AsyncIterator[Turn]:
         """Run a turn while the block is open, like a nursery: a normal exit waits for the turn's end.
 
-        Iterate over the handle for the turn's events; its `outcome` is set when the block is left. An error or a cancel
-        that leaves the block interrupts the turn first and waits for its end, at most `turn_exit_grace`. Raises as
-        `start_turn`.
+        `options` are those of `start_turn`. Iterate over the handle for the turn's events, as envelopes; its `outcome`
+        is set when the block is left. An error or a cancel that leaves the block interrupts the turn first and waits
+        for its end, at most `turn_exit_grace`. Raises as `start_turn`.
         """
         chosen = _options(**options)
         self._check_open()
@@ -149,7 +153,10 @@ class TurnMethods(CostMethods):
         await self._ask(thread_id, c.Steer(turn_id, new_id(), steer))
 
     async def interrupt_turn(self, thread_id: str, turn_id: str) -> None:
-        """Stop a turn at once, keeping what was said; `wait_turn` waits for its end. An ended turn is left alone."""
+        """Stop a turn at once, keeping what was said; `wait_turn` waits for its end.
+
+        An ended or unknown turn is left alone. Cancelling abandons the answer, not the interrupt. Raises StorageError.
+        """
         self._check_open()
         await self._interrupt(thread_id, turn_id, "user")
 

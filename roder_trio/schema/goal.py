@@ -5,12 +5,12 @@ from datetime import datetime
 
 import attrs
 
-from roder_trio.schema.ids import UNSET, UnsetType
+from roder_trio.schema.ids import UNSET, Choice, UnsetType
 
 MAX_OBJECTIVE = 4000
 
 
-class GoalStatus(enum.Enum):
+class GoalStatus(Choice):
     """Where a goal stands; all but `COMPLETE` are unfinished."""
 
     ACTIVE = "active"

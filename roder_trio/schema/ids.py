@@ -23,6 +23,14 @@ class Unset(enum.Enum):
     UNSET = "unset"
 
 
+class Choice(enum.Enum):
+    """An enumeration that hosts may give by its texts; a text that it lacks is told with those that it has."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        raise ValueError(f"a {cls.__name__} is one of {', '.join(repr(each.value) for each in cls)}, not {value!r}")
+
+
 UNSET: Final = Unset.UNSET
 UnsetType: TypeAlias = Literal[Unset.UNSET]
 

@@ -6,9 +6,16 @@ from typing import Any
 
 import attrs
 
+from roder_trio.schema.ids import Choice
 
-class PolicyMode(enum.Enum):
-    """How much consent a thread's tools need."""
+
+class PolicyMode(Choice):
+    """How much consent a thread's tools need, by the effects that they declare.
+
+    What only reads runs in every mode. DEFAULT asks for what writes, runs processes or uses the network; PLAN asks for
+    the network and denies all else, changes of the thread itself too; ACCEPT_ALL asks only where a `Policy` says so;
+    BYPASS never asks. What a `Policy` or `denied_tools` denies is denied in every mode.
+    """
 
     DEFAULT = "default"
     ACCEPT_ALL = "accept_all"
@@ -16,7 +23,7 @@ class PolicyMode(enum.Enum):
     BYPASS = "bypass"
 
 
-class PolicyDecision(enum.Enum):
+class PolicyDecision(Choice):
     """What becomes of a call, from the loosest to the strictest."""
 
     ALLOWED = "allowed"

@@ -26,7 +26,8 @@ class ToolSpec:
 
     `parameters` is a JSON schema of an object. `effects` is a subset of read, write, process, network, and thread for
     what only changes the thread itself; None means undeclared, which counts as write, process and network. `timeout` is
-    in seconds. A freeform tool takes its one string argument, `freeform_field`, raw.
+    in seconds; an "exclusive" call runs while no other call of its step does. A freeform tool takes its one string
+    argument, `freeform_field`, raw.
     """
 
     name: str = attrs.field(validator=is_text)

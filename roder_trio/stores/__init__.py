@@ -10,13 +10,22 @@ if TYPE_CHECKING:
     from roder_trio.stores.postgres import PostgresThreadStore
     from roder_trio.stores.roder import ImportReport, import_roder
     from roder_trio.stores.sqlite import SqliteThreadStore
-    from roder_trio.stores.transfer import copy_store, export_thread, import_thread, salvage_thread
+    from roder_trio.stores.transfer import (
+        CopyReport,
+        SalvageReport,
+        copy_store,
+        export_thread,
+        import_thread,
+        salvage_thread,
+    )
 
 __all__ = [
+    "CopyReport",
     "ImportReport",
     "JsonlThreadStore",
     "MemoryThreadStore",
     "PostgresThreadStore",
+    "SalvageReport",
     "SqliteThreadStore",
     "StoreRepair",
     "copy_store",
@@ -27,6 +36,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CopyReport": "roder_trio.stores.transfer",
+    "SalvageReport": "roder_trio.stores.transfer",
     "ImportReport": "roder_trio.stores.roder",
     "JsonlThreadStore": "roder_trio.stores.jsonl",
     "MemoryThreadStore": "roder_trio.stores.memory",

@@ -68,7 +68,10 @@ class Received:
 
 
 class FakeProviderServer:
-    """The server. `requests`, `connections` and `hang_ups` tell what happened so far."""
+    """A server for the `base_url` of an engine, used by `async with FakeProviderServer([Reply...]).open() as server:`.
+
+    `requests`, `connections` and `hang_ups` tell what happened so far.
+    """
 
     def __init__(self, replies: Iterable[Reply] = ()) -> None:
         self.replies = list(replies)

@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 class ToolOptions(TypedDict, total=False):
-    """What the decorator takes; the rest is read from the function. `timeout` is in seconds."""
+    """What the decorator takes; the rest is read from the function. All are as in `rt.ToolSpec`."""
 
     name: str
     effects: set[str] | frozenset[str] | None
@@ -210,9 +210,11 @@ def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[P, R]], FunctionT
 def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
     """Make a function a tool: `@tool`, or `@tool(name=..., effects={"read"}, concurrency=..., timeout=...)`.
 
-    The docstring up to `Args:` is the description, its `Args:` entries describe the parameters, the annotations are
-    the schema: `str int float bool None`, `list[T]`, `dict[str, T]`, `Literal`, `Enum`, `Optional[T]`, attrs classes.
-    A parameter annotated `ToolContext` gets that. Raises ToolDefinitionError for what can't be declared so.
+    The docstring up to `Args:` is the description, its `Args:` entries describe the parameters, the annotations are the
+    schema: `str int float bool None`, `list[T]`, `dict[str, T]`, `Literal`, `Enum`, `Optional[T]`, attrs classes. A
+    parameter annotated `ToolContext` gets that. `effects` are what consent goes by, of "read", "write", "process",
+    "network" and "thread", and the rest too is as in `ToolSpec`. Raises ToolDefinitionError for what can't be declared
+    so.
     """
     if function is not None:
         return FunctionTool(function, **options)

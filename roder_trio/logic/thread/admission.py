@@ -39,7 +39,7 @@ class ModelUnknown(UnsupportedOption):
     """Nobody named a model and the engine's default isn't known; the engine's list of models tells it."""
 
     def __init__(self, provider: str) -> None:
-        super().__init__("model", f"no model is named and the engine {provider!r} lists none")
+        super().__init__("model", f"no model is named and the engine {provider!r} lists none; name one by `model`")
         self.provider = provider
 
 

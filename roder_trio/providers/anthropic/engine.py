@@ -21,7 +21,7 @@ GO_ON = "[Go on from where the message above ends.]"
 
 
 class Anthropic(HttpEngine[Profile]):
-    """Talks to a server with the Messages API; arguments as of every engine here, flags as in `Profile`."""
+    """Talks to a server with the Messages API; further keyword arguments are fields of `Profile`."""
 
     dialect = "anthropic"
     usual_id = "anthropic"

@@ -4,6 +4,7 @@ What it keeps between calls are the parameters that a model refused.
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import attrs
@@ -37,16 +38,17 @@ _NOTHING = _Learned()
 
 
 class ChatCompletions(HttpEngine[Profile]):
-    """Talks to a server with the Chat Completions API; arguments as of every engine here, flags as in `Profile`."""
+    """Talks to a server with the Chat Completions API; further keyword arguments are fields of `Profile`."""
 
     dialect = "chat_completions"
     usual_id = "openai"
     usual_base_url = "https://api.openai.com/v1"
     profile_type = Profile
 
-    def __init__(self, id: str | None = None, **settings: Any) -> None:
-        super().__init__(id, **settings)
-        self._learned: dict[str, _Learned] = {}
+    @cached_property
+    def _learned(self) -> dict[str, _Learned]:
+        """What servers refused, by model."""
+        return {}
 
     def _post(self, request: InferenceRequest, profile: Profile) -> Post:
         return Post(path="chat/completions", body=self._body(request, profile))

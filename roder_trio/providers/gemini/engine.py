@@ -15,7 +15,7 @@ _VERSIONS = ("v1beta", "v1", "v1alpha")
 
 
 class Gemini(HttpEngine[Profile]):
-    """Talks to a server with the Gemini API; arguments as of every engine here, flags as in `Profile`."""
+    """Talks to a server with the Gemini API; further keyword arguments are fields of `Profile`."""
 
     dialect = "gemini"
     usual_id = "gemini"

@@ -22,7 +22,7 @@ _NO_SUCH_ENDPOINT = (404, 405, 501)
 
 
 class OpenAIResponses(HttpEngine[Profile]):
-    """Talks to a server with the Responses API; arguments as of every engine here, flags as in `Profile`."""
+    """Talks to a server with the Responses API; further keyword arguments are fields of `Profile`."""
 
     dialect = "openai_responses"
     usual_id = "openai"
