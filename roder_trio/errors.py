@@ -53,7 +53,11 @@ class ThreadNotFound(CommandRefused, StorageError):
     """The thread is unknown or archived."""
 
     def __init__(self, thread_id: str) -> None:
-        super().__init__(f"There is no active thread {thread_id!r}; it is unknown or archived.")
+        if isinstance(thread_id, str):
+            super().__init__(f"There is no active thread {thread_id!r}; it is unknown or archived.")
+        else:
+            found = type(thread_id).__name__
+            super().__init__(f"A thread is named by its id, a text such as `thread.thread_id`, not by {found}.")
         self.thread_id = thread_id
 
 

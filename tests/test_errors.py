@@ -9,6 +9,7 @@ EXAMPLES: list[tuple[errors.RoderTrioError, str]] = [
     (errors.RuntimeDraining(), "resume_accepting_turns"),
     (errors.RuntimeClosed(), "async with open_runtime"),
     (errors.ThreadNotFound("t-1"), "t-1"),
+    (errors.ThreadNotFound(None), "by its id, a text such as `thread.thread_id`, not by NoneType"),  # type: ignore[arg-type]
     (errors.ThreadFailed("t-1", "disk full"), "disk full"),
     (errors.ThreadBusy("turn-1"), "turn-1"),
     (errors.EmptyMessage(), "text or at least one image"),

@@ -39,6 +39,8 @@ def test_the_six_tools_declare_what_they_touch() -> None:
 def test_an_extra_root_is_an_absolute_path() -> None:
     with pytest.raises(ValueError, match="extra_read_roots"):
         workspace_tools(["relative"])
+    with pytest.raises(ValueError, match="extra_read_roots must be paths, not one"):
+        workspace_tools("/srv/reference")
 
 
 async def test_without_a_workspace_each_tool_is_an_error_result() -> None:

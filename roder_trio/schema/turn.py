@@ -46,8 +46,13 @@ class TurnStatus(enum.Enum):
 class TurnOutcome:
     """How a turn ended. `usage` is the turn's total, None if nothing was observed.
 
-    `status` is "completed", "failed" or "interrupted"; `text` is the turn's last final message, else "".
-    `cost` is in US dollars, None if any part's price is unknown; `known_cost` is the sum of the known parts.
+    `status` is "completed", "failed" or "interrupted"; `text` is the turn's last final message, else "". `cost` is in
+    US dollars, None if any part's price is unknown; `known_cost` is the sum of the known parts. `finish_reason` is why
+    the model stopped: "stop", "length", "tool_use", "content_filter", "refusal" or the provider's own word. A failed
+    turn has `error`, a sentence, and `error_kind`: the value of a `ProviderFailureKind`, or "engine_error",
+    "deadline_timeout", "reliability_limit", "cleanup_timeout", "storage", "output_invalid" or "internal". An
+    interrupted one has `reason`: "user", "caller_left", "archive", "drain", "shutdown" or "runtime_restart".
+    `undelivered_steers` are those that the model never saw.
     """
 
     turn_id: str

@@ -103,7 +103,7 @@ class HookFailed:
 
 @attrs.frozen
 class ApprovalRequested:
-    """A call waits for someone's consent."""
+    """A call waits for someone's consent, which `resolve_approval` gives or refuses; `arguments` is JSON text."""
 
     kind: ClassVar[str] = "approval.requested"
     durable: ClassVar[bool] = True
@@ -126,7 +126,7 @@ class ApprovalResolved:
 
 @attrs.frozen
 class ExternalToolRequested:
-    """The host is to run a call and to give its result."""
+    """The host is to run a call and to give its result by `resolve_external_tool`; `arguments` is JSON text."""
 
     kind: ClassVar[str] = "external_tool.requested"
     durable: ClassVar[bool] = True

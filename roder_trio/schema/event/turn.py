@@ -68,7 +68,7 @@ class TurnCompleted:
 
 @attrs.frozen
 class TurnFailed:
-    """The turn failed."""
+    """The turn failed: `error` is a sentence, `error_kind` one of those of `TurnOutcome`."""
 
     kind: ClassVar[str] = "turn.failed"
     durable: ClassVar[bool] = True
@@ -80,7 +80,7 @@ class TurnFailed:
 
 @attrs.frozen
 class TurnInterrupted:
-    """The turn was interrupted."""
+    """The turn was interrupted, for one of the reasons of `TurnOutcome`."""
 
     kind: ClassVar[str] = "turn.interrupted"
     durable: ClassVar[bool] = True

@@ -84,6 +84,8 @@ def workspace_tools(extra_read_roots: Iterable[str | os.PathLike[str]] = ()) -> 
     The directories of `extra_read_roots` may be read as well, by absolute paths; one that isn't there at the time of
     a call doesn't count. Raises ValueError for one that is no absolute path.
     """
+    if isinstance(extra_read_roots, str | os.PathLike):
+        raise ValueError("extra_read_roots must be paths, not one; the workspace itself is named by the thread")
     extra = tuple(Path(root) for root in extra_read_roots)
     for root in extra:
         if not root.is_absolute():
