@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from roder_trio.cli.main import app, main, store_place
-from tests.loopback import HANG, STREAM, delta, ending, refusal, serving, unused_port
+from tests.loopback import HANG, STREAM, deaf_port, delta, ending, refusal, serving
 from tests.test_cli_terminal import EVIL, FORBIDDEN
 
 Capture = pytest.CaptureFixture[str]
@@ -239,8 +239,8 @@ async def test_a_file_that_is_no_store_is_one_line(capsys: Capture, tmp_path: Pa
 
 
 async def test_a_server_that_is_not_there_fails_the_turn(capsys: Capture) -> None:
-    base_url = f"http://127.0.0.1:{await unused_port()}/v1"
-    assert await call("run", "hello", "--base-url", base_url, "--model", "m") == 1
+    with deaf_port() as port:
+        assert await call("run", "hello", "--base-url", f"http://127.0.0.1:{port}/v1", "--model", "m") == 1
     err = capsys.readouterr().err
     assert "the turn failed (transport)" in err
     assert "trying again in " in err
