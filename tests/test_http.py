@@ -17,7 +17,7 @@ from roder_trio.errors import ProviderFailure
 from roder_trio.providers import _http
 from roder_trio.providers._dialect import Timeouts
 from roder_trio.providers._http import SharedClient
-from roder_trio.providers.chat_completions import ChatCompletions
+from roder_trio.providers.chat_completions import ChatCompletions, decode
 from roder_trio.schema.inference import Completed, MessageDelta, ProviderMetadata
 from roder_trio.testing.server import FakeProviderServer, Reply, Reset, Stall
 from tests.chat import CONTEXT, Chunks, chunk, engine, request, split_outputs, sse, usage
@@ -64,7 +64,7 @@ def raising(error: Exception) -> Callable[[httpx.Request], httpx.Response]:
 
 
 def at(server: FakeProviderServer, **options: Any) -> ChatCompletions:
-    return ChatCompletions("acme", base_url=f"{server.url}/v1", **options)
+    return ChatCompletions("acme", base_url=f"{server.url}/v1", **{"timeouts": Timeouts(connect=60), **options})
 
 
 def in_use(client: httpx.AsyncClient) -> int:
@@ -78,6 +78,7 @@ def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     if "autojump_clock" not in request.fixturenames:
         monkeypatch.setattr(_http, "LINGER", 60.0)
         monkeypatch.setattr(_http, "CLOSE_GRACE", 60.0)
+        monkeypatch.setattr(decode, "AFTER_FINISH", 60.0)
 
 
 # -- entering and leaving

@@ -13,6 +13,7 @@ import roder_trio as rt
 from roder_trio import events, providers, transcript
 from roder_trio.providers import _http
 from roder_trio.providers._http import SharedClient
+from roder_trio.providers.chat_completions import decode
 from roder_trio.testing import FakeProviderServer
 from roder_trio.testing.server import Reply, Reset
 from tests.chat import calls, chunk, fragment, sse, usage
@@ -81,8 +82,9 @@ async def opened(replies: Iterable[Reply], tools: Iterable[rt.Tool] = (), **conf
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No connection is given up because the machine is slow."""
+    """No connection and no answer is given up because the machine is slow."""
     monkeypatch.setattr(_http, "CLOSE_GRACE", 60.0)
+    monkeypatch.setattr(decode, "AFTER_FINISH", 60.0)
 
 
 # -- a stream that breaks off ------------------------------------------------------------------------------------------
