@@ -1,13 +1,10 @@
 """The shell on real processes: what a result says, what a command sees, and that nothing outlives a call."""
 
-import contextlib
 import ctypes
 import gc
-import os
 import secrets
 import time
 from pathlib import Path
-from typing import Any
 
 import hypothesis
 import pytest
@@ -21,14 +18,20 @@ from roder_trio.tools.shell.group import environment
 from roder_trio.tools.shell.output import HALF, MAX_BYTES, Output
 from roder_trio.tools.shell.tool import _cut, _drain, _status
 from roder_trio.tools.workspace.tool import threads
+from tests.shell_support import (
+    PATIENCE,
+    descriptors,
+    living,
+    own_children,
+    shell,
+    shell_once_ready,
+    until_living,
+)
 from tests.workspace_support import context
 
 PR_SET_CHILD_SUBREAPER = 36
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc")
-
-PATIENCE = 30.0
-"""Seconds; far less than what these commands would run, far more than a busy machine needs to end them."""
 
 
 @pytest.fixture(autouse=True)
@@ -47,71 +50,6 @@ def told_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def mark() -> str:
     """A number of seconds that no other process of this machine sleeps."""
     return f"100.{secrets.randbelow(10**9):09}"
-
-
-async def shell(root: Path, command: str, **arguments: Any) -> ToolOutput:
-    return await shell_tool().run(context(root), {"command": command, **arguments})
-
-
-def living(mark: str) -> list[str]:
-    """The processes, zombies apart, whose command line holds a mark."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-            state = (folder / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if mark in line and state not in "ZX":
-            found.append(line)
-    return found
-
-
-def own_children() -> set[str]:
-    """What this process has started as shells, and what came to it, zombies included."""
-    found = set()
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            name, _, rest = file.read_text("utf-8", "replace").partition("(")[2].rpartition(")")
-            if int(rest.split()[1]) == os.getpid() and name in {"sh", "sleep"}:
-                found.add(f"{name} {file.parent.name}")
-    return found
-
-
-def descriptors() -> set[str]:
-    return {path.name for path in Path("/proc/self/fd").iterdir()}
-
-
-async def until_living(mark: str, count: int) -> None:
-    with trio.fail_after(PATIENCE):
-        while len(living(mark)) < count:  # noqa: ASYNC110 - a process tells nobody that it began
-            await trio.sleep(0.005)
-
-
-def _wait_for_file(path: Path) -> None:
-    until = time.monotonic() + PATIENCE
-    while not path.exists():
-        assert time.monotonic() < until, f"no command made {path.name}"
-        time.sleep(0.005)
-
-
-async def shell_once_ready(
-    clock: MockClock, root: Path, command: str, deadline: float | None = None, jump: float = 1.0, **arguments: Any
-) -> ToolOutput:
-    """Run a command for which time stands still until it makes the file `ready`; then time jumps, and goes on."""
-    outputs = []
-
-    async def run() -> None:
-        outputs.append(await shell_tool().run(context(root, deadline), {"command": command, **arguments}))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(run)
-        try:
-            await trio.to_thread.run_sync(_wait_for_file, root / "ready")
-        finally:
-            clock.jump(jump)
-            clock.rate = 1.0
-    return outputs[0]
 
 
 # results
