@@ -14,12 +14,15 @@ import trio
 import trio.testing
 
 from roder_trio.errors import ProviderFailure
+from roder_trio.logic.redaction import Redactor
+from roder_trio.logic.sse import Frame
 from roder_trio.providers import _http
+from roder_trio.providers._body import Body, Whole
 from roder_trio.providers._dialect import Timeouts
 from roder_trio.providers._http import SharedClient
 from roder_trio.providers.chat_completions import ChatCompletions
 from roder_trio.schema.inference import Completed, MessageDelta, ProviderMetadata
-from roder_trio.testing.server import FakeProviderServer, Reply, Reset, Stall
+from roder_trio.testing.server import FakeProviderServer, Reply, Reset, Stall, _receive
 from tests.chat import CONTEXT, Chunks, chunk, engine, request, split_outputs, sse, usage
 
 ANSWER = [chunk(content="Hey"), chunk("stop"), usage(8, 2), "[DONE]"]
@@ -655,3 +658,33 @@ async def test_the_clock_for_headers_starts_when_the_request_was_written(
 
     _, failure = await collect(engine(handler, timeouts=Timeouts()))
     assert (failure and failure.cause) == cause
+
+
+# -- a body of which nothing is known yet
+
+
+def test_white_space_before_an_answer_is_not_kept_however_long_it_lasts() -> None:
+    body = Body("application/json", Redactor())
+    for _ in range(100):
+        assert body.feed(b" \r\n" * 100) == []
+        assert len(body._buffer) == 0
+    assert body.feed(b'\n{"id":') == []
+    assert body.feed(b' "r1"}') == []
+    assert body.eof() == [Whole({"id": "r1"})]
+
+
+@pytest.mark.parametrize("head", [b"\xef\xbb\xbf", b"\n", b"\xef\xbb\xbf \n"])
+def test_frames_behind_white_space_are_frames(head: bytes) -> None:
+    body = Body(None, Redactor())
+    assert [*body.feed(head), *body.feed(b"da"), *body.feed(b"ta: 1\n\n")] == [Frame(None, "1")]
+
+
+# -- the server of these tests
+
+
+async def test_a_request_that_breaks_off_is_none() -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    await ours.send_all(b"POST /v1 HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf")
+    await ours.aclose()
+    with trio.fail_after(5):
+        assert await _receive(theirs, bytearray(), 1) is None

@@ -168,8 +168,8 @@ class FakeProviderServer:
         return True
 
 
-async def _receive(stream: trio.SocketStream, buffer: bytearray, number: int) -> Received | None:
-    """Return the next request; None if the peer closed between requests."""
+async def _receive(stream: trio.abc.ReceiveStream, buffer: bytearray, number: int) -> Received | None:
+    """Return the next request; None if the peer closed before it was whole."""
     await trio.lowlevel.checkpoint()
     while b"\r\n\r\n" not in buffer:
         data = await stream.receive_some()
@@ -182,7 +182,10 @@ async def _receive(stream: trio.SocketStream, buffer: bytearray, number: int) ->
     length = int(headers.get("content-length", "0"))
     body = bytearray(rest)
     while len(body) < length:
-        body += await stream.receive_some()
+        data = await stream.receive_some()
+        if not data:
+            return None
+        body += data
     buffer[:] = body[length:]
     method, path, _ = first.split(" ", 2)
     return Received(method, path, headers, bytes(body[:length]), number)
