@@ -12,8 +12,7 @@ from typing import TypeAlias, overload
 
 import attrs
 
-from roder_trio.logic.boundary import is_boundary
-from roder_trio.logic.compaction import counts_for, retained_before, retained_positions
+from roder_trio.logic.boundary import counts_for, is_boundary, retained_before, retained_positions
 from roder_trio.logic.estimate import Sums, strings, sums
 from roder_trio.logic.pruning import pruned
 from roder_trio.schema.inference import EngineTarget
