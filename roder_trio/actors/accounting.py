@@ -160,10 +160,13 @@ class AccountingActor:
             self._tell(slot)
 
     async def drain(self) -> None:
-        """Wait until all that was observed so far is stored, or can't be; each attempt stays open for its owner."""
-        for slot in list(self._slots.values()):
-            await self._save(slot, math.inf)
-        await trio.lowlevel.checkpoint()
+        """Wait until all that was observed so far is stored, or can't be; each attempt stays open for its owner.
+
+        Takes at most `usage_deadline`; a cancel is heard after that.
+        """
+        async with trio.open_nursery() as nursery:
+            for slot in self._slots.values():
+                nursery.start_soon(self._save, slot, math.inf)
 
     async def _save(self, slot: _Slot, grace: float) -> None:
         """Have the newest reading stored at once, and wait for that under a shield, as long as it may take."""

@@ -36,7 +36,7 @@ class ManualCompaction:
     hint: str | None
 
     async def run(self) -> CompactionEnded:
-        """Compact and return the result, or the error that the caller is to see."""
+        """Compact and return the result, or the error that the caller is to see. Raises only Cancelled."""
         result: CompactionResult | None = None
         error: BaseException | None = None
         try:

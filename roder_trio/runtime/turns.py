@@ -148,7 +148,10 @@ class TurnMethods(CostMethods):
         await self._ask(thread_id, c.Steer(turn_id, new_id(), steer))
 
     async def interrupt_turn(self, thread_id: str, turn_id: str) -> None:
-        """Stop a turn at once, keeping what was said; `wait_turn` waits for its end. An ended turn is left alone."""
+        """Stop a turn at once, keeping what was said; `wait_turn` waits for its end. An ended turn is left alone.
+
+        Cancelling this stops a running turn all the same. Raises StorageError.
+        """
         self._check_open()
         await self._interrupt(thread_id, turn_id, "user")
 
