@@ -167,6 +167,7 @@ class AccountingActor:
         async with trio.open_nursery() as nursery:
             for slot in self._slots.values():
                 nursery.start_soon(self._save, slot, math.inf)
+        await trio.lowlevel.checkpoint()
 
     async def _save(self, slot: _Slot, grace: float) -> None:
         """Have the newest reading stored at once, and wait for that under a shield, as long as it may take."""
