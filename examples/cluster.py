@@ -18,8 +18,8 @@ import trio
 import roder_trio as rt
 from roder_trio import inference, providers, stores
 
-LEASE = 4.0
-"""Seconds after which a dead owner's threads are free; short, so that nobody waits long here."""
+LEASE = 8.0
+"""Seconds after which a dead owner's threads are free; short, so that nobody waits long here. The default is 30."""
 
 
 def answer(text: str) -> list[Any]:
@@ -75,7 +75,10 @@ async def heard(process: trio.Process) -> None:
     line = b""
     assert process.stdout is not None
     while not line.endswith(b"\n"):
-        line += await process.stdout.receive_some(1)
+        part = await process.stdout.receive_some(1)
+        if not part:
+            raise EOFError("the other process has ended")
+        line += part
     print(line.decode(), end="")
 
 

@@ -1,4 +1,7 @@
-"""How tests run: hypothesis without deadlines or files in the repository, garbage collected while its test is known."""
+"""How tests run: hypothesis without deadlines or files in the repository, garbage collected while its test is known.
+
+A slow machine fails no property test, nor do examples that chance makes large or leaves out.
+"""
 
 import gc
 import os
@@ -7,12 +10,19 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from hypothesis import HealthCheck
 from hypothesis.configuration import set_hypothesis_home_dir
 
 pytest_plugins = ["tests.coverage_floors", "tests.postgres_server"]
 
 set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "roder-trio-hypothesis")
-hypothesis.settings.register_profile("roder_trio", deadline=None, database=None, derandomize="CI" in os.environ)
+hypothesis.settings.register_profile(
+    "roder_trio",
+    deadline=None,
+    database=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
 hypothesis.settings.load_profile("roder_trio")
 
 

@@ -14,7 +14,7 @@ from roder_trio import compaction, goals, inference, stores
 from tests.flow_engines import CompactionEngine, CountingEngine, Ending, TransactionEngine, original_history
 from tests.log_laws import transcript_of
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a flow hangs."""
 
 

@@ -5,6 +5,8 @@ import os
 import threading
 from contextlib import asynccontextmanager
 
+import trio
+
 from roder_trio.stores import JsonlThreadStore
 from roder_trio.stores._disk import Disk
 from roder_trio.testing._sample import Sample
@@ -30,6 +32,12 @@ async def fill(base, *batches, thread_id="t"):
         for batch in batches:
             await store.append(thread_id, sample.texts(*batch))
     return sample
+
+
+async def index_at_rest(store):
+    """Wait until no worker writes the index."""
+    while store._index_lane.busy:  # noqa: ASYNC110 - a lane tells only who asked
+        await trio.lowlevel.checkpoint()
 
 
 def journal(base, name="t"):

@@ -1,12 +1,14 @@
 """A server on the loopback address that plays a script: what tests of HTTP over real sockets talk to."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
 import attrs
 import trio
+import trio.testing
 
 HANG = trio.sleep_forever
 """The part of an answer at which the server says no more and keeps the connection."""
@@ -70,12 +72,18 @@ async def serving(*answers: Sequence[bytes | object]) -> AsyncIterator[Server]:
         nursery.cancel_scope.cancel()
 
 
-async def unused_port() -> int:
-    """A port at which nobody listens."""
-    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with listener:
-        port: int = listener.socket.getsockname()[1]
-        return port
+@contextmanager
+def deaf_port() -> Iterator[int]:
+    """A port at which nobody listens, nor can begin to while the block runs."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+async def wait_tasks(count: int) -> None:
+    """Wait until no more than `count` tasks live."""
+    while trio.lowlevel.current_statistics().tasks_living > count:
+        await trio.testing.wait_all_tasks_blocked(0.001)
 
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"

@@ -1,12 +1,13 @@
 """A process that owns a thread and works on it until it can't: `python -m tests.postgres_child URL TENANT TTL`.
 
-It says `ready` when its turn is running, then one line for each thing that happens to it.
+It says `ready` when its turn is running and waited for, then one line for each thing that happens to it.
 """
 
 import sys
 from typing import Any
 
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 import roder_trio as rt
 from roder_trio import inference, providers, stores
@@ -27,11 +28,10 @@ async def own(url: str, tenant: str, ttl: float) -> None:
     async with rt.open_runtime(engines=[engine], store=store) as runtime:
         turn_id = await runtime.start_turn(THREAD, "work")
         await until_counted(runtime)
-        tell("ready")
-        try:
-            await runtime.wait_turn(THREAD, turn_id)
-        except rt.LeaseLost:
-            tell("turn", "LeaseLost")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait, runtime, turn_id)
+            await wait_all_tasks_blocked()
+            tell("ready")
         await late(store)
         try:
             await runtime.run_turn(THREAD, "again")
@@ -47,6 +47,13 @@ async def until_counted(runtime: rt.Runtime) -> None:
         if metadata is not None and metadata.usage is not None:
             return
         await trio.sleep(0.01)
+
+
+async def wait(runtime: rt.Runtime, turn_id: str) -> None:
+    try:
+        await runtime.wait_turn(THREAD, turn_id)
+    except rt.LeaseLost:
+        tell("turn", "LeaseLost")
 
 
 async def late(store: Any) -> None:

@@ -66,6 +66,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._threads[0].join()  # from then on no pair is added
         self.cut_all()
         for thread in self._threads:
             thread.join()

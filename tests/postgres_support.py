@@ -6,12 +6,15 @@ from typing import Any
 
 import psycopg
 import trio
+from psycopg.conninfo import make_conninfo
 
 from roder_trio import stores
 from roder_trio.testing._sample import Sample
 
-TTL = 3.5
-"""About the shortest lease there is."""
+TTL = 8.0
+"""A short lease whose owner may be held up for three seconds and keeps it."""
+ENDLESS = 600.0
+"""A lease that needs no renewal while a test runs."""
 
 
 @asynccontextmanager
@@ -45,9 +48,17 @@ async def until(condition: Callable[[], Any]) -> None:
             await trio.sleep(0.01)
 
 
+def named(url: str, name: str) -> str:
+    """The URL of a database for connections of a name of their own, so that no other test's are counted as theirs."""
+    return make_conninfo(url, application_name=name)
+
+
 def listeners(url: str) -> int:
-    """How many connections to this database listen for hints."""
-    query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
+    """How many connections of the URL's name listen for hints."""
+    query = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE query LIKE 'LISTEN%' AND application_name = current_setting('application_name')"
+    )
     with psycopg.connect(url) as link:
         row = link.execute(query).fetchone()
     return 0 if row is None else int(row[0])

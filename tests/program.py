@@ -1,5 +1,6 @@
 """The command line as a child process, with pipes or at a pseudo-terminal."""
 
+import codecs
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -49,6 +50,9 @@ class AtTerminal:
     process: trio.Process
     terminal: IO[bytes]
     seen: str = ""
+    _decoder: codecs.IncrementalDecoder = attrs.field(factory=codecs.getincrementaldecoder("utf-8"))
+    _held: str = ""
+    """The first half of a line's end whose other half is still to be read."""
 
     def type(self, text: str) -> None:
         """Press keys."""
@@ -71,8 +75,10 @@ class AtTerminal:
         try:
             chunk = os.read(self.terminal.fileno(), 4096)
         except OSError:  # Linux's end of a terminal
-            return False
-        self.seen += chunk.decode().replace("\r\n", "\n")
+            chunk = b""
+        text = self._held + self._decoder.decode(chunk)
+        self._held = "\r" if chunk and text.endswith("\r") else ""
+        self.seen += text.removesuffix(self._held).replace("\r\n", "\n")
         return bool(chunk)
 
 

@@ -69,7 +69,7 @@ NEXT = Schema(2, TABLES, {1: Migration(two_steps, rewrites_bodies=True)})
 
 
 def run_holder(path, told):
-    """Hold the store, with a thread whose appends are told as they return, until killed."""
+    """Hold the store, with a thread whose appends are told as they return, each in a line, until killed."""
 
     async def main():
         store = made(path)
@@ -79,7 +79,7 @@ def run_holder(path, told):
             while True:
                 batch = sample.texts("x", "y")
                 await store.append("t", batch)
-                os.write(descriptor, "".join(f"{record.event_id}\n" for record in batch).encode())
+                os.write(descriptor, " ".join(record.event_id for record in batch).encode() + b"\n")
 
     descriptor = os.open(told, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     trio.run(main)

@@ -17,8 +17,8 @@ from roder_trio.testing._sample import Sample
 
 
 def made(path, *, connection=None, schema=None, **options):
-    """A store that isn't open; by default one that doesn't wait for the medium."""
-    store = SqliteThreadStore(path, **{"durability": "process", **options})
+    """A store that isn't open; by default one that doesn't wait for the medium, and whose callers are patient."""
+    store = SqliteThreadStore(path, **{"durability": "process", "append_timeout": 300.0, **options})
     if connection is not None:
         store._database = attrs.evolve(store._database, connection=connection)
     if schema is not None:

@@ -141,6 +141,16 @@ def test_a_cut_stream_is_an_interrupted_one_whose_usage_is_told(frames: list[Any
     assert (failure.kind.name, failure.cause, failure.response_id) == ("STREAM_INTERRUPTED", "truncated", "r1")
 
 
+def test_what_breaks_off_behind_a_stop_reason_takes_nothing_from_the_answer() -> None:
+    rest = b'event: message_stop\ndata: {"type": "message_st'
+    events, failure = decode([sse(began(), *text(0, "a"), DONE) + rest])
+    assert failure is None
+    assert without_metadata(events) == [MessageDelta("a"), Completed("stop", "r1")]
+    _, failure = decode([sse(began(), opened(0, "text", text="a"), DONE) + rest])
+    assert failure is not None
+    assert failure.cause == "truncated"
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [

@@ -28,7 +28,7 @@ async def touch(runtime, thread_id):
 
 @pytest.mark.parametrize("leave", ["archive_thread", "delete_thread"])
 @pytest.mark.parametrize("in_memory", [True, False])
-async def test_a_thread_leaves_without_being_read_and_only_once(leave, in_memory):
+async def test_a_thread_leaves_without_being_read_and_only_once(leave, in_memory, autojump_clock):
     store = counted()
     await seed(store, "t")
     async with opened(store=store, thread=False) as (runtime, _, _):
@@ -44,7 +44,7 @@ async def test_a_thread_leaves_without_being_read_and_only_once(leave, in_memory
         assert store.loads == loads + 1
 
 
-async def test_an_archived_thread_can_be_deleted_and_one_that_never_was_can_not():
+async def test_an_archived_thread_can_be_deleted_and_one_that_never_was_can_not(autojump_clock):
     async with opened() as (runtime, _, thread_id), runtime.subscribe_events() as subscription:
         assert await runtime.archive_thread(thread_id)
         assert await runtime.delete_thread(thread_id)
@@ -55,7 +55,7 @@ async def test_an_archived_thread_can_be_deleted_and_one_that_never_was_can_not(
         assert kinds(taken(subscription)) == ["thread.archived", "thread.deleted"]
 
 
-async def test_an_open_turn_of_a_thread_that_is_not_in_memory_is_closed_when_it_comes_back():
+async def test_an_open_turn_of_a_thread_that_is_not_in_memory_is_closed_when_it_comes_back(autojump_clock):
     store = counted()
     await seed(store, "t", [stored_event("t", 1, events.TurnStarted("scripted", "scripted"))])
     async with opened(store=store, thread=False) as (runtime, _, _):
@@ -67,7 +67,7 @@ async def test_an_open_turn_of_a_thread_that_is_not_in_memory_is_closed_when_it_
         assert (store.loads, store.appends) == (1, appends + 1)
 
 
-async def test_a_thread_comes_back_from_the_archive_as_it_was():
+async def test_a_thread_comes_back_from_the_archive_as_it_was(autojump_clock):
     async with opened([say("a"), DONE], [say("b"), DONE]) as (runtime, _, thread_id):
         await runtime.run_turn(thread_id, "hello")
         before = await runtime.load_thread(thread_id)
@@ -80,7 +80,7 @@ async def test_a_thread_comes_back_from_the_archive_as_it_was():
         assert (await runtime.run_turn(thread_id, "again")).text == "b"
 
 
-async def test_a_store_that_can_not_archive_keeps_the_thread():
+async def test_a_store_that_can_not_archive_keeps_the_thread(autojump_clock):
     class Stubborn(stores.MemoryThreadStore):
         async def archive_thread(self, thread_id):
             await trio.lowlevel.checkpoint()
@@ -93,7 +93,7 @@ async def test_a_store_that_can_not_archive_keeps_the_thread():
         assert await runtime.persist_turn_item(thread_id, "turn", transcript.UserMessage("x")) == 0
 
 
-async def test_a_store_without_deletion_archives_and_says_so():
+async def test_a_store_without_deletion_archives_and_says_so(autojump_clock):
     class Old(stores.MemoryThreadStore):
         delete_thread = rt.ThreadStore.delete_thread
         unarchive_thread = rt.ThreadStore.unarchive_thread
@@ -133,7 +133,7 @@ async def test_nothing_that_comes_after_an_archive_resurrects_the_thread(autojum
         assert "turn.item_appended" not in kinds(log[len(before) :])
 
 
-async def test_who_waits_for_a_turn_that_an_archive_ends_hears_how_it_ended():
+async def test_who_waits_for_a_turn_that_an_archive_ends_hears_how_it_ended(autojump_clock):
     outcomes = []
 
     async def wait():

@@ -78,7 +78,7 @@ async def test_what_a_filter_drops_takes_no_buffer_and_no_lag():
         assert [event.kind for event in await rest(subscription)] == ["item.delta"]
 
 
-async def test_the_runtime_takes_one_kind_or_many():
+async def test_the_runtime_takes_one_kind_or_many(autojump_clock):
     async with opened([say("a"), DONE]) as (runtime, _, thread_id):  # noqa: SIM117 - the three read better apart
         async with (
             runtime.subscribe_events(kinds="turn") as one,
@@ -92,7 +92,7 @@ async def test_the_runtime_takes_one_kind_or_many():
 
 
 @pytest.mark.parametrize("buffer", [0, -1, 1.5, True, None, "many"])
-async def test_a_buffer_is_a_positive_integer(buffer):
+async def test_a_buffer_is_a_positive_integer(buffer, autojump_clock):
     async with opened() as (runtime, _, thread_id):
         with pytest.raises(ValueError, match="buffer"):
             async with runtime.subscribe_events(buffer=buffer):
@@ -188,7 +188,7 @@ def test_what_is_read_and_what_is_missed_is_all_that_was_published(terminals, li
 
 
 @pytest.mark.unmeasured
-async def test_a_subscriber_that_never_reads_holds_its_buffer_and_delays_nothing():
+async def test_a_subscriber_that_never_reads_holds_its_buffer_and_delays_nothing(autojump_clock):
     deltas = [say("x")] * 40_000
     async with opened([*deltas, DONE]) as (runtime, _, thread_id), runtime.subscribe_events() as subscription:
         assert (await runtime.run_turn(thread_id, "hello")).text == "x" * 40_000
@@ -265,7 +265,7 @@ async def test_a_reader_of_a_full_buffer_hears_a_cancel_at_its_next_read(autojum
         assert [*seen, *await rest(subscription)] == published
 
 
-async def test_a_reader_beside_a_fast_stream_keeps_pace():
+async def test_a_reader_beside_a_fast_stream_keeps_pace(autojump_clock):
     deltas = [say("x")] * 6000
     async with opened([*deltas, DONE]) as (runtime, _, thread_id), runtime.subscribe_events(buffer=3000) as read:
         await runtime.start_turn(thread_id, "hello")
@@ -300,7 +300,7 @@ async def test_two_tasks_can_not_read_one_subscription(nursery, buffered):
         assert (await anext(subscription)).kind == "item.delta"
 
 
-async def test_all_readers_see_one_order():
+async def test_all_readers_see_one_order(autojump_clock):
     async with opened([say("a"), DONE], [say("b"), DONE]) as (runtime, _, first):
         second = (await runtime.create_thread()).thread_id
         async with runtime.subscribe_events() as one, runtime.subscribe_events() as two:
@@ -317,7 +317,7 @@ async def test_all_readers_see_one_order():
 # -- beginning and end -------------------------------------------------------------------------------------------------
 
 
-async def test_a_subscription_begins_with_its_block_and_has_no_past():
+async def test_a_subscription_begins_with_its_block_and_has_no_past(autojump_clock):
     async with opened([say("a"), DONE], [say("b"), DONE]) as (runtime, _, thread_id):
         await runtime.run_turn(thread_id, "before")
         async with runtime.subscribe_events(thread_id=thread_id) as subscription:
@@ -327,7 +327,7 @@ async def test_a_subscription_begins_with_its_block_and_has_no_past():
             assert {event.turn_id for event in taken(subscription)} == {turn_id}
 
 
-async def test_leaving_the_block_unregisters_at_once_and_a_reader_gets_the_rest():
+async def test_leaving_the_block_unregisters_at_once_and_a_reader_gets_the_rest(autojump_clock):
     async with opened() as (runtime, _, _):
         async with runtime.subscribe_events() as subscription:
             await runtime.create_thread()
@@ -337,7 +337,7 @@ async def test_leaving_the_block_unregisters_at_once_and_a_reader_gets_the_rest(
         runtime._core.broadcast.unregister(subscription)
 
 
-async def test_a_reader_that_is_left_waiting_by_its_block_ends(nursery):
+async def test_a_reader_that_is_left_waiting_by_its_block_ends(nursery, autojump_clock):
     async with opened() as (runtime, _, _):
         seen = []
 
@@ -363,7 +363,7 @@ async def test_a_closed_broadcast_gives_new_readers_nothing():
     assert [event async for event in late] == []
 
 
-async def test_a_closed_runtime_takes_no_subscriber():
+async def test_a_closed_runtime_takes_no_subscriber(autojump_clock):
     async with opened() as (runtime, _, thread_id):
         pass
     with pytest.raises(rt.RuntimeClosed):
@@ -374,7 +374,7 @@ async def test_a_closed_runtime_takes_no_subscriber():
             raise AssertionError
 
 
-async def test_a_thread_that_leaves_memory_and_comes_back_ends_no_subscription():
+async def test_a_thread_that_leaves_memory_and_comes_back_ends_no_subscription(autojump_clock):
     config = rt.RuntimeConfig(max_resident_threads=1)
     async with opened([say("a"), DONE], config=config) as (runtime, _, thread_id):
         other = (await runtime.create_thread()).thread_id

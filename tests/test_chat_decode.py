@@ -201,6 +201,13 @@ def test_a_final_frame_that_is_cut_is_an_interruption() -> None:
     assert (failure.kind.name, failure.cause) == ("STREAM_INTERRUPTED", "truncated")
 
 
+@pytest.mark.parametrize("rest", [b"data: [DO", b'data: {"usage": {"prom', b'event: error\ndata: {"err'])
+def test_what_breaks_off_behind_a_finish_reason_takes_nothing_from_the_answer(rest: bytes) -> None:
+    events, failure = decode([sse(chunk(content="a"), STOP, usage(8, 2)) + rest])
+    assert failure is None
+    assert without_metadata(events) == [MessageDelta("a"), told(8, 2, 10), Completed("stop", "r1")]
+
+
 def test_bad_json_is_a_protocol_failure_with_an_excerpt() -> None:
     events, failure = run(chunk(content="a"), "{oops sk-abcdefghijkl " + "x" * 3000, chunk(content="b"))
     assert events == [MessageDelta("a")]

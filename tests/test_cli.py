@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import trio
 
+import roder_trio as rt
 from roder_trio.cli.main import app, main, store_place
-from tests.loopback import HANG, STREAM, delta, ending, refusal, serving, unused_port
+from tests.loopback import HANG, STREAM, deaf_port, delta, ending, refusal, serving
 from tests.test_cli_terminal import EVIL, FORBIDDEN
 
 Capture = pytest.CaptureFixture[str]
@@ -239,8 +240,8 @@ async def test_a_file_that_is_no_store_is_one_line(capsys: Capture, tmp_path: Pa
 
 
 async def test_a_server_that_is_not_there_fails_the_turn(capsys: Capture) -> None:
-    base_url = f"http://127.0.0.1:{await unused_port()}/v1"
-    assert await call("run", "hello", "--base-url", base_url, "--model", "m") == 1
+    with deaf_port() as port:
+        assert await call("run", "hello", "--base-url", f"http://127.0.0.1:{port}/v1", "--model", "m") == 1
     err = capsys.readouterr().err
     assert "the turn failed (transport)" in err
     assert "trying again in " in err
@@ -305,6 +306,31 @@ async def test_ctrl_c_ends_the_turn_and_tells_that_what_was_said_is_kept(
     assert "what was said is kept in the thread" in capsys.readouterr().err
 
 
+async def test_a_second_ctrl_c_ends_the_program_while_the_first_is_at_work(
+    capsys: Capture, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Watched("Half an ans")
+    monkeypatch.setattr(sys, "stdout", out)
+
+    async def press_again(runtime: rt.Runtime, thread_id: str, turn_id: str) -> None:
+        signal.raise_signal(signal.SIGINT)
+        await trio.sleep_forever()
+
+    async def press() -> None:
+        await out.seen.wait()
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(rt.Runtime, "interrupt_turn", press_again)
+    async with serving([STREAM, delta("Half an "), delta("ans"), HANG]) as server, trio.open_nursery() as nursery:
+        nursery.start_soon(press)
+        assert await call("run", "hello", "--base-url", server.base_url, "--model", "m") == 1
+    [journal] = (store / "threads").glob("*.jsonl")
+    assert "thread: " not in capsys.readouterr().err, "it left at once"
+    assert await call("threads", "show", journal.stem) == 0
+    assert "Half an ans [cut off]\n" in out.getvalue()
+    assert "[interrupted, " in out.getvalue()
+
+
 async def test_an_answer_that_was_cut_by_a_limit_says_so(capsys: Capture) -> None:
     cut = ending(1, 1).replace(b'"stop"', b'"length"')
     async with serving([STREAM, delta("Half"), cut]) as server:
@@ -314,6 +340,11 @@ async def test_an_answer_that_was_cut_by_a_limit_says_so(capsys: Capture) -> Non
 
 def test_the_program_exits_with_the_code_of_its_command(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["roder-trio", "threads", "show", "nothing"])
-    with pytest.raises(SystemExit) as exit_:
-        main()
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert exit_.value.code == 1

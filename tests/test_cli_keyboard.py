@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -36,13 +37,23 @@ async def test_lines_come_one_by_one_however_they_were_written(pipe: tuple[int, 
     assert await keyboard.line() is None
 
 
-async def test_a_cancelled_read_leaves_at_once(pipe: tuple[int, int]) -> None:
+async def test_a_cancelled_read_leaves_at_once(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = pipe
+    ended, real = threading.Event(), os.read
+
+    def read_once(fd: int, size: int) -> bytes:
+        try:
+            return real(fd, size)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(os, "read", read_once)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(Keyboard(read).line)
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    os.write(write, b"\n")  # lets the thread that was left behind end before the pipe is closed
+    os.write(write, b"\n")
+    await trio.to_thread.run_sync(ended.wait)  # else the thread that was left behind may read what is opened next
 
 
 async def test_nothing_of_a_pipe_is_forgotten(pipe: tuple[int, int]) -> None:

@@ -42,7 +42,7 @@ class Screen(io.StringIO):
         return super().write(text)
 
     async def sees(self, words: str) -> None:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while words not in self.getvalue()[self._read :]:
                 await self._grew.wait()
         self._read = self.getvalue().index(words, self._read) + len(words)

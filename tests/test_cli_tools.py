@@ -111,6 +111,7 @@ async def test_what_was_typed_before_the_question_is_no_answer_to_it(tmp_path: P
         at_terminal(tmp_path, "run", "go", *flags(server)) as program,
     ):
         program.type("y\n")
+        await program.sees("y\n")  # as the terminal shows what it took
         await program.sees("run it? [y/N] ")
         assert not (tmp_path / "new.txt").exists()
         program.type("n\n")

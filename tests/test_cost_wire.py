@@ -9,6 +9,7 @@ import trio
 
 import roder_trio as rt
 from roder_trio import providers, stores
+from roder_trio.providers.chat_completions import decode
 from roder_trio.testing import FakeProviderServer
 from roder_trio.testing.server import Reply
 from tests.anthropic_support import OVER, began, stopped, text
@@ -55,8 +56,9 @@ CHARGED = [
     ],
 )
 async def test_a_turn_costs_what_the_wire_tells_live_and_from_the_log(
-    tmp_path: Path, kind: Any, frames: list[Any], expected: Decimal
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, frames: list[Any], expected: Decimal
 ) -> None:
+    monkeypatch.setattr(decode, "AFTER_FINISH", 60.0)  # a slow machine has time to tell the cost
     path, store = tmp_path / "models.toml", stores.MemoryThreadStore()
     path.write_text(PRICES, encoding="utf-8")
     config = rt.RuntimeConfig(catalog=str(path), default_model="m")

@@ -28,15 +28,30 @@ async def test_a_damaged_export_is_refused_and_leaves_no_thread(tmp_path):
     assert (await target.list_threads()).threads == ()
 
 
-async def test_an_export_that_is_cut_anywhere_but_between_batches_is_refused(tmp_path):
-    path = await exported(tmp_path, [[Sample("t").user("a")]])
+async def test_an_export_that_is_cut_anywhere_is_refused(tmp_path):
+    path = await exported(tmp_path, [[Sample("t").user("a")], [Sample("t").user("b")]])
     whole = path.read_bytes()
-    ends = {match.end() for match in re.finditer(b"\n", whole)}
-    for size in range(0, len(whole), 5):
-        if size not in ends:
-            path.write_bytes(whole[:size])
-            with pytest.raises(CorruptRecord):
-                await import_thread(stores.MemoryThreadStore(), path)
+    ends = [match.end() for match in re.finditer(b"\n", whole)]
+    assert ends.pop() == len(whole)
+    target = stores.MemoryThreadStore()
+    for size in (*range(0, len(whole), 7), *ends):
+        path.write_bytes(whole[:size])
+        with pytest.raises(CorruptRecord):
+            await import_thread(target, path)
+    assert (await target.list_threads()).threads == ()
+
+
+async def test_what_follows_the_end_of_an_export_is_refused(tmp_path):
+    path = await exported(tmp_path, [[Sample("t").user("a")]])
+    path.write_bytes(path.read_bytes() + batch(4, {**STATE, "scope": {"type": "thread", "thread_id": "t"}}))
+    with pytest.raises(CorruptRecord, match="batch 5 is damaged or missing"):
+        await import_thread(stores.MemoryThreadStore(), path)
+
+
+async def test_the_journal_of_a_store_is_imported_as_it_is(tmp_path):
+    path = tmp_path / "journal"
+    path.write_bytes(encode_header("t") + batch(1, CREATION))
+    assert (await import_thread(stores.MemoryThreadStore(), path)).thread_id == "t"
 
 
 def batch(number, *values):

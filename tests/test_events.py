@@ -45,7 +45,7 @@ async def follow_one_turn(runtime, thread_id, text="hello"):
 # -- envelopes, and the order of a turn's events -----------------------------------------------------------------------
 
 
-async def test_the_events_of_a_turn_come_in_the_order_of_what_happens():
+async def test_the_events_of_a_turn_come_in_the_order_of_what_happens(autojump_clock):
     async with opened([say("a"), say("b"), USAGE, DONE]) as (runtime, _, thread_id):
         outcome, seen = await follow_one_turn(runtime, thread_id)
     assert kinds(seen) == [
@@ -66,7 +66,7 @@ async def test_the_events_of_a_turn_come_in_the_order_of_what_happens():
     assert seen[-1].event.usage == rt.TokenUsage(3, 1, 4)
 
 
-async def test_only_what_the_actor_stored_has_a_number_and_every_envelope_has_an_identity_and_a_time():
+async def test_only_what_the_actor_stored_has_a_number_and_every_envelope_has_an_identity_and_a_time(autojump_clock):
     async with opened([say("a"), USAGE, DONE], [say("b"), DONE]) as (runtime, _, thread_id):
         seen = [envelope for _ in range(2) for envelope in (await follow_one_turn(runtime, thread_id))[1]]
     numbered = [envelope for envelope in seen if envelope.seq]
@@ -78,7 +78,7 @@ async def test_only_what_the_actor_stored_has_a_number_and_every_envelope_has_an
     assert {envelope.source for envelope in seen} == {"thread", "turn", "engine", "accounting"}
 
 
-async def test_an_item_event_travels_in_an_envelope_of_the_same_ids_and_time():
+async def test_an_item_event_travels_in_an_envelope_of_the_same_ids_and_time(autojump_clock):
     async with opened([say("a"), DONE]) as (runtime, _, thread_id):
         _, seen = await follow_one_turn(runtime, thread_id)
     shown = [envelope for envelope in seen if envelope.kind.startswith("item.")]
@@ -92,7 +92,7 @@ async def test_an_item_event_travels_in_an_envelope_of_the_same_ids_and_time():
     assert [envelope.event.seq for envelope in shown] == [1, 2, 0, 0, 3]
 
 
-async def test_numbers_go_on_behind_the_highest_of_the_log_after_a_restart():
+async def test_numbers_go_on_behind_the_highest_of_the_log_after_a_restart(autojump_clock):
     store = stores.MemoryThreadStore()
     async with opened([say("a"), DONE], store=store) as (runtime, _, thread_id):
         await runtime.run_turn(thread_id, "one")
@@ -102,7 +102,7 @@ async def test_numbers_go_on_behind_the_highest_of_the_log_after_a_restart():
         assert [event.seq for event in durable(seen)] == [4, 5, 6]
 
 
-async def test_what_was_published_is_what_the_store_holds_number_by_number():
+async def test_what_was_published_is_what_the_store_holds_number_by_number(autojump_clock):
     """Events that are marked durable are stored; item events are derived, never stored; deltas are neither."""
     store = stores.MemoryThreadStore()
     async with opened([say("a"), say("b"), USAGE, DONE], store=store) as (runtime, _, thread_id):
@@ -123,7 +123,7 @@ async def test_what_was_published_is_what_the_store_holds_number_by_number():
     assert [event.event_id.rpartition(":")[2] for event in snapshot.item_events] == ["started"] + ["completed"] * 2
 
 
-async def test_the_life_of_a_thread_is_told_after_the_store_knows_it():
+async def test_the_life_of_a_thread_is_told_after_the_store_knows_it(autojump_clock):
     async with opened(thread=False) as (runtime, _, _), runtime.subscribe_events(kinds=["thread"]) as subscription:
         created = await runtime.create_thread(title="t")
         await runtime.update_thread(created.thread_id, title="u")
@@ -147,7 +147,7 @@ async def test_the_life_of_a_thread_is_told_after_the_store_knows_it():
     assert {envelope.thread_id for envelope in seen} == {created.thread_id}
 
 
-async def test_nothing_of_a_turn_comes_after_its_terminal_event_and_a_host_may_still_record_under_it():
+async def test_nothing_of_a_turn_comes_after_its_terminal_event_and_a_host_may_still_record_under_it(autojump_clock):
     async with opened([say("a"), DONE]) as (runtime, _, thread_id), runtime.subscribe_events() as subscription:
         outcome = await runtime.run_turn(thread_id, "hello")
         await wait_all_tasks_blocked()
@@ -160,7 +160,9 @@ async def test_nothing_of_a_turn_comes_after_its_terminal_event_and_a_host_may_s
 # -- durable before visible --------------------------------------------------------------------------------------------
 
 
-async def test_no_durable_event_is_seen_before_its_append_returned_and_then_all_are_seen_at_once(nursery):
+async def test_no_durable_event_is_seen_before_its_append_returned_and_then_all_are_seen_at_once(
+    nursery, autojump_clock
+):
     entered, release = trio.Event(), trio.Event()
 
     async def hold(number, thread_id, records):
@@ -181,7 +183,7 @@ async def test_no_durable_event_is_seen_before_its_append_returned_and_then_all_
         assert kinds(taken(seen))[:3] == ["turn.item_appended", "item.started", "item.completed"]
 
 
-async def test_after_a_failed_append_no_number_has_moved_and_nothing_was_published():
+async def test_after_a_failed_append_no_number_has_moved_and_nothing_was_published(autojump_clock):
     store = counted()
     async with opened(store=store) as (runtime, _, thread_id), runtime.subscribe_events() as subscription:
         await runtime.persist_turn_item(thread_id, "turn", transcript.UserMessage("one"))
@@ -201,7 +203,7 @@ async def test_after_a_failed_append_no_number_has_moved_and_nothing_was_publish
         assert appended.event.item_id == "turn-user-3"
 
 
-async def test_recorders_at_once_get_different_numbers_in_the_order_of_the_log():
+async def test_recorders_at_once_get_different_numbers_in_the_order_of_the_log(autojump_clock):
     store = stores.MemoryThreadStore()
     got = []
     async with opened(store=store) as (runtime, _, thread_id):
@@ -218,7 +220,7 @@ async def test_recorders_at_once_get_different_numbers_in_the_order_of_the_log()
     assert list(snapshot.item_events) == sorted(got, key=lambda event: event.seq)
 
 
-async def test_the_same_record_twice_is_once_in_the_log_and_once_in_the_fold():
+async def test_the_same_record_twice_is_once_in_the_log_and_once_in_the_fold(autojump_clock):
     """A retry after an unknown outcome appends the same records again."""
     store = stores.MemoryThreadStore()
     await seed(store, "t")
@@ -250,7 +252,7 @@ async def test_a_turn_numbers_the_later_items_of_each_kind(autojump_clock):
     assert ids_of(seen) == [f"{turn_id}-{base}" for base in wanted]
 
 
-async def test_reasoning_after_text_and_text_of_another_phase_are_items_of_their_own():
+async def test_reasoning_after_text_and_text_of_another_phase_are_items_of_their_own(autojump_clock):
     step = [think("r"), say("a", "commentary"), think("s"), say("b"), say("c", "final_answer"), DONE]
     async with opened(step) as (runtime, _, thread_id):
         outcome, seen = await follow_one_turn(runtime, thread_id)
@@ -261,7 +263,7 @@ async def test_reasoning_after_text_and_text_of_another_phase_are_items_of_their
     assert outcome.text == "bc"
 
 
-async def test_text_of_an_attempt_that_is_tried_again_is_discarded_and_comes_under_a_new_id():
+async def test_text_of_an_attempt_that_is_tried_again_is_discarded_and_comes_under_a_new_id(autojump_clock):
     async with opened([say("ha"), lost()], [say("hallo"), DONE], config=AT_ONCE) as (runtime, _, thread_id):
         outcome, seen = await follow_one_turn(runtime, thread_id)
         assert [item.text for item in await view_of(runtime, thread_id)] == ["hello", "hallo"]
@@ -293,7 +295,7 @@ async def test_text_of_an_attempt_that_is_tried_again_is_discarded_and_comes_und
         ([], (1, 2)),
     ],
 )
-async def test_item_numbers_go_on_behind_the_highest_that_is_stored_or_pinned(records, numbers):
+async def test_item_numbers_go_on_behind_the_highest_that_is_stored_or_pinned(records, numbers, autojump_clock):
     store = stores.MemoryThreadStore()
     await seed(store, "t", records)
     async with opened(store=store, thread=False) as (runtime, _, _):
@@ -302,7 +304,7 @@ async def test_item_numbers_go_on_behind_the_highest_that_is_stored_or_pinned(re
             assert (await runtime.record_thread_item_event_kind("t", "turn", NOW, delta)).seq == number
 
 
-async def test_items_of_records_that_pin_nothing_are_shown_and_nothing_is_written_for_that():
+async def test_items_of_records_that_pin_nothing_are_shown_and_nothing_is_written_for_that(autojump_clock):
     store = counted()
     appended = [
         stored_event("t", 1, events.TranscriptItemAppended(0, transcript.UserMessage("q"))),
@@ -320,7 +322,7 @@ async def test_items_of_records_that_pin_nothing_are_shown_and_nothing_is_writte
     assert store.appends == appends
 
 
-async def test_a_restart_without_activity_changes_no_byte_and_shows_the_same_items(tmp_path):
+async def test_a_restart_without_activity_changes_no_byte_and_shows_the_same_items(mock_clock, tmp_path):
     async with opened(
         [think("r"), say("a"), *call(), DONE], [say("b"), DONE], store=stores.JsonlThreadStore(tmp_path)
     ) as (
@@ -341,7 +343,7 @@ async def test_a_restart_without_activity_changes_no_byte_and_shows_the_same_ite
 # -- logs of other versions and of crashes -----------------------------------------------------------------------------
 
 
-async def test_an_event_of_a_newer_version_is_kept_unchanged_and_disturbs_nothing():
+async def test_an_event_of_a_newer_version_is_kept_unchanged_and_disturbs_nothing(autojump_clock):
     store = stores.MemoryThreadStore()
     unknown = stored_event("t", 2, events.Unknown("turn.danced", {"b": 1, "a": [2]}))
     started = stored_item("t", 1, items.ItemStarted(message("m", "")))
@@ -356,7 +358,7 @@ async def test_an_event_of_a_newer_version_is_kept_unchanged_and_disturbs_nothin
     assert codec.encode_record(codec.decode_record(encoded)) == encoded
 
 
-async def test_the_item_events_of_a_snapshot_are_the_stored_and_the_derived_ones_each_once():
+async def test_the_item_events_of_a_snapshot_are_the_stored_and_the_derived_ones_each_once(autojump_clock):
     class StoredAlone(stores.MemoryThreadStore):
         """A custom store that gives the stored ones alone."""
 
@@ -414,7 +416,7 @@ async def test_the_exit_of_the_runtime_ends_a_running_turn_then_its_subscription
     assert seen[-1].kind == "turn.interrupted"
 
 
-async def test_a_clock_that_runs_backwards_changes_no_order():
+async def test_a_clock_that_runs_backwards_changes_no_order(autojump_clock):
     """Timestamps are for people; an import keeps its own."""
     store = stores.MemoryThreadStore()
     await store.create_thread(metadata("t"))

@@ -103,7 +103,7 @@ async def test_a_plain_function_runs_in_a_worker_thread_and_the_loop_goes_on() -
         """Block."""
         where.append(threading.get_ident())
         context.report_progress("waiting")
-        go.wait(10)
+        go.wait(60)
         return str(number + 1)
 
     async with asking(calling(("c1", "block", '{"number": 41}')), DONE_STEP, tools=[block]) as scene:
@@ -205,7 +205,7 @@ async def test_a_blocked_plain_function_does_not_hold_an_interrupt_up() -> None:
     def block(context: rt.ToolContext) -> str:
         """Block."""
         context.report_progress("waiting")
-        go.wait(10)
+        go.wait(60)
         ended.set()
         return "too late"
 
@@ -218,7 +218,7 @@ async def test_a_blocked_plain_function_does_not_hold_an_interrupt_up() -> None:
         assert results(await scene.history()) == {"c1": ("interrupted", True)}
         go.set()
         assert (await scene.run()).text == "done"
-    assert await trio.to_thread.run_sync(ended.wait, 10)
+    assert await trio.to_thread.run_sync(ended.wait, 60)
     assert results(scene.engine.requests[-1].transcript) == {"c1": ("interrupted", True)}
 
 

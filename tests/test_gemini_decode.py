@@ -243,6 +243,17 @@ def test_a_blocked_prompt_is_a_failure_that_is_not_tried_again() -> None:
     assert stop_of(events_of({**STOP, "promptFeedback": feedback})) == "stop"
 
 
+def test_what_breaks_off_behind_a_finish_reason_takes_nothing_from_the_answer() -> None:
+    rest = b'data: {"candidates": [{"con'
+    events, failure = decode([sse(chunk("a"), STOP) + rest])
+    assert failure is None
+    assert (events[0], stop_of(events)) == (MessageDelta("a"), "stop")
+    for unfinished in (sse(chunk("a")), sse(chunk("a", finish="MALFORMED_RESPONSE"))):
+        _, failure = decode([unfinished + rest])
+        assert failure is not None
+        assert failure.kind.name == "STREAM_INTERRUPTED"
+
+
 def test_the_end_without_a_finish_reason_is_an_interruption() -> None:
     events, failure = failure_of(chunk("a", usage=counts(5, 6)))
     assert events == [MessageDelta("a"), told(5, 0, 6)]

@@ -400,7 +400,7 @@ async def test_a_goal_goes_on_only_where_the_folder_of_the_turn_before_is_still_
         await runtime.thread_goal_set(thread_id, rt.goals.GoalPatch(objective="x"))
         await runtime.run_turn(thread_id, "go", workspace=str(folder))
         resident = runtime._core.directory.get(thread_id)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while resident.mailbox.unanswered or resident.job is not None:  # noqa: ASYNC110 - a thread looks
                 await trio.lowlevel.checkpoint()
         goal = await runtime.thread_goal_get(thread_id)

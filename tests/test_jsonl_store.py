@@ -36,7 +36,7 @@ from roder_trio.stores._lock import take_lock
 from roder_trio.stores.jsonl import lane
 from roder_trio.testing._appends import failed_append
 from roder_trio.testing._sample import START, Sample
-from tests.jsonl_support import FlakyDisk, fill, journal, opened, texts
+from tests.jsonl_support import FlakyDisk, fill, index_at_rest, journal, opened, texts
 
 
 @pytest.fixture
@@ -430,9 +430,13 @@ async def test_a_sync_that_fails_is_unknown_and_the_store_answers_from_the_file(
         assert texts(await store.load_thread("t")) == ["first", "second"]
 
 
-async def test_the_contract_holds_with_failures_before_in_and_after_a_write(base, monkeypatch):
-    # the index is written at times of its own, and no fault is meant for it
+@pytest.fixture
+def no_index(monkeypatch):
+    """The index is written at times of its own; here it isn't."""
     monkeypatch.setattr("roder_trio.stores.jsonl.store.write_index", lambda *_: None)
+
+
+async def test_the_contract_holds_with_failures_before_in_and_after_a_write(base, no_index):
     faults = {"before": ("write", errno.EIO), "in": ("write", errno.ENOSPC), "after": ("sync", errno.EIO)}
     disk = FlakyDisk()
 
@@ -810,20 +814,31 @@ async def test_an_append_that_is_cancelled_in_its_write_returns_and_is_stored(ba
         assert texts(await store.load_thread("t")) == ["written"]
 
 
-async def test_a_write_that_hangs_is_unknown_and_those_behind_it_are_not_stored(base):
+async def test_a_write_that_hangs_is_unknown_and_those_behind_it_are_not_stored(base, mock_clock):
     sample = await fill(base)
     disk = FlakyDisk()
-    async with opened(base, disk, append_timeout=0.05) as store:
+
+    async def let_time_pass():
+        await trio.to_thread.run_sync(disk.blocked.wait)
+        await wait_all_tasks_blocked()
+        mock_clock.jump(20)
+
+    async with opened(base, disk, append_timeout=20) as store:
         disk.block.add("write")
-        with pytest.raises(AppendOutcomeUnknown, match=r"0\.05 s"):
-            await store.append("t", sample.texts("hangs"))
-        with pytest.raises(StorageError, match="nothing was stored"):
-            await store.append("t", sample.texts("behind"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(let_time_pass)
+            with pytest.raises(AppendOutcomeUnknown, match="20 s"):
+                await store.append("t", sample.texts("hangs"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(let_time_pass)
+            with pytest.raises(StorageError, match="nothing was stored"):
+                await store.append("t", sample.texts("behind"))
         page = await store.list_threads()
         assert (page.threads, page.damaged) == ((), ("t",))
-        with trio.CancelScope() as scope:
-            scope.deadline = trio.current_time() + 0.02
-            await store.load_metadata("t")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(let_time_pass)
+            with trio.move_on_after(20) as scope:
+                await store.load_metadata("t")
         assert scope.cancelled_caught
         disk.block.clear()
         disk.release.set()
@@ -988,7 +1003,7 @@ async def test_a_failure_to_open_gives_the_lock_back(base):
 # -- read only
 
 
-async def test_a_reader_changes_nothing_and_sees_what_an_owner_commits(base):
+async def test_a_reader_changes_nothing_and_sees_what_an_owner_commits(base, no_index):
     sample = await fill(base, ["first"])
     async with opened(base) as owner, opened(base, read_only=True) as reader:
         await owner.append("t", sample.texts("second"))
@@ -1063,14 +1078,19 @@ async def test_an_index_older_than_the_journals_makes_no_difference(base):
     assert sorted((base / "index.json").read_bytes().splitlines()) == sorted(new.splitlines())
 
 
-async def test_the_index_is_written_soon_and_not_with_each_change(base):
+async def test_the_index_is_written_soon_and_not_with_each_change(base, mock_clock):
     sample = await fill(base)
     disk = FlakyDisk()
     async with opened(base, disk) as store:
-        for number in range(30):
-            await store.append("t", sample.texts(str(number)))
-        assert await trio.to_thread.run_sync(disk.renamed.wait, 5)
-        assert disk.calls["rename"] <= 2
+        for writings in (1, 2):
+            for number in range(15):
+                await store.append("t", sample.texts(str(number)))
+            assert await trio.to_thread.run_sync(disk.renamed.wait, 60)
+            assert disk.calls["rename"] == writings
+            disk.renamed.clear()
+            await index_at_rest(store)
+            await wait_all_tasks_blocked()
+            mock_clock.jump(1)
 
 
 async def test_an_index_that_can_not_be_written_is_no_failure(base):
@@ -1122,6 +1142,7 @@ async def test_a_deleted_thread_is_in_no_file_of_the_store(base):
         for name in ("active", "archived"):
             assert await store.delete_thread(name)
             assert not await store.delete_thread(name)
+        await index_at_rest(store)
         assert not any(marker.encode() in data for data in contents(base).values())
         assert len((await store.list_threads()).threads) == 1
         created = await store.create_thread(Sample("active").metadata())

@@ -60,7 +60,7 @@ async def test_a_thread_that_comes_back_from_a_kept_state_reads_as_it_was(autoju
     assert store.states == 1
 
 
-async def test_only_what_is_shown_and_how_old_turns_ended_is_read_from_the_whole_log():
+async def test_only_what_is_shown_and_how_old_turns_ended_is_read_from_the_whole_log(autojump_clock):
     store = KeepingStore(always=True)
     async with opened(*three(), store=store) as (runtime, _, thread_id):
         first, *_ = await turns(runtime, thread_id, 2)

@@ -11,10 +11,13 @@ import trio.testing
 
 import roder_trio as rt
 from roder_trio import events, providers, transcript
+from roder_trio.providers import _http
 from roder_trio.providers._http import SharedClient
+from roder_trio.providers.chat_completions import decode
 from roder_trio.testing import FakeProviderServer
 from roder_trio.testing.server import Reply, Reset
 from tests.chat import calls, chunk, fragment, sse, usage
+from tests.loopback import wait_tasks
 from tests.turn_support import Scene, settings, well_paired
 
 TOKEN = rt.TokenUsage
@@ -70,11 +73,18 @@ async def opened(replies: Iterable[Reply], tools: Iterable[rt.Tool] = (), **conf
     options = settings(provider_retry_initial_backoff=0.0, default_model="m", **config)
     async with FakeProviderServer(replies).open() as server, SharedClient() as client:
         engine = providers.ChatCompletions("acme", base_url=f"{server.url}/v1")
-        with trio.fail_after(30):
+        with trio.fail_after(120):
             async with rt.open_runtime(engines=[engine], tools=list(tools), http=client, config=options) as runtime:
                 thread = await runtime.create_thread()
                 async with runtime.subscribe_events(thread_id=thread.thread_id) as subscription:
                     yield Wire(server, client, Scene(runtime, engine, thread.thread_id, subscription))
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection and no answer is given up because the machine is slow."""
+    monkeypatch.setattr(_http, "CLOSE_GRACE", 60.0)
+    monkeypatch.setattr(decode, "AFTER_FINISH", 60.0)
 
 
 # -- a stream that breaks off ------------------------------------------------------------------------------------------
@@ -129,6 +139,7 @@ async def test_two_hundred_interrupts_in_a_row_leave_nothing_open() -> None:
     async with opened([hanging] * 200) as wire:
         scene, server = wire.scene, wire.server
         await scene.history()  # the thread is resident now
+        await trio.testing.wait_all_tasks_blocked()
         living = trio.lowlevel.current_statistics().tasks_living
         for number in range(200):
             requests = len(server.requests)
@@ -143,8 +154,7 @@ async def test_two_hundred_interrupts_in_a_row_leave_nothing_open() -> None:
             assert outcome.text == "a" or number % 3 != 2
             assert wire.in_use == 0
         await server.wait_hang_ups(len(server.requests))
-        await trio.testing.wait_all_tasks_blocked()
-        assert trio.lowlevel.current_statistics().tasks_living == living
+        await wait_tasks(living)
         server.replies = [Reply.sse(*ANSWER)]
         outcome = await scene.run("the last one")
         assert (outcome.status, outcome.text, outcome.usage) == ("completed", TEXT, TOKEN(10, 3, 13))

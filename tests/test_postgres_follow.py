@@ -1,5 +1,6 @@
 """Following threads that another process writes: every record once, in order, with hints or without."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -10,12 +11,12 @@ from roder_trio.stores.postgres import follow
 from roder_trio.stores.postgres.hint import hint_of
 from roder_trio.stores.postgres.lease import Key
 from roder_trio.testing._sample import Sample
-from tests.postgres_support import Tables, created, listeners, open_stores, until
+from tests.postgres_support import Tables, created, listeners, named, open_stores, until
 
 
 async def read(reader: Any, count: int) -> list[tuple[int, str]]:
     found = []
-    with trio.fail_after(30.0):
+    with trio.fail_after(60.0):
         for _ in range(count):
             position, record = await anext(reader)
             found.append((position, record.record_id))
@@ -23,19 +24,25 @@ async def read(reader: Any, count: int) -> list[tuple[int, str]]:
 
 
 async def listening(url: str) -> None:
-    """Wait until somebody listens in this database."""
+    """Wait until somebody listens under the URL's name."""
     await until(lambda: listeners(url))
 
 
-async def test_a_follower_gets_what_is_there_and_what_comes(database: str, tenant: str) -> None:
-    async with open_stores(database, tenant, 2) as (owner, store):
+@pytest.fixture
+def own(database: str, tenant: str) -> str:
+    """The URL of the database, with a name that no other test's connections have."""
+    return named(database, tenant)
+
+
+async def test_a_follower_gets_what_is_there_and_what_comes(own: str, tenant: str) -> None:
+    async with open_stores(own, tenant, 2) as (owner, store):
         sample = await created(owner)
         records = sample.texts(*map(str, range(7)))
         await owner.append("t", records[:3])
         wanted = [(position, record.record_id) for position, record in enumerate(records, 1)]
         async with store.follow("t") as reader, store.follow("t", after=2) as later:
             assert await read(reader, 3) == wanted[:3]
-            await listening(database)
+            await listening(own)
             await owner.append("t", records[3:5])
             await owner.append("t", records[5:])
             assert await read(reader, 4) == wanted[3:]
@@ -43,15 +50,15 @@ async def test_a_follower_gets_what_is_there_and_what_comes(database: str, tenan
 
 
 async def test_a_hint_wakes_a_follower_long_before_it_would_look(
-    database: str, tenant: str, monkeypatch: pytest.MonkeyPatch
+    own: str, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "POLL", 1000.0)
-    async with open_stores(database, tenant, 2) as (owner, store):
+    async with open_stores(own, tenant, 2) as (owner, store):
         sample = await created(owner)
         async with store.follow("t") as reader, trio.open_nursery() as nursery:
             nursery.start_soon(read, reader, 2)
             for text in "ab":
-                await listening(database)
+                await listening(own)
                 await owner.append("t", [sample.user(text)])
 
 
@@ -77,8 +84,8 @@ async def test_a_store_without_hints_opens_no_listener(
         assert not store._session.listener._started
 
 
-async def test_one_connection_hears_for_all_followers(empty_database: str, tenant: str) -> None:
-    async with open_stores(empty_database, tenant, 1, migrate=True) as (store,):
+async def test_one_connection_hears_for_all_followers(own: str, tenant: str) -> None:
+    async with open_stores(own, tenant) as (store,):
         samples = [await created(store, f"t{number}") for number in range(10)]
         async with trio.open_nursery() as nursery:
             for sample in samples:
@@ -88,8 +95,8 @@ async def test_one_connection_hears_for_all_followers(empty_database: str, tenan
                         assert len(await read(reader, 1)) == 1
 
                 nursery.start_soon(one)
-            await listening(empty_database)
-            assert listeners(empty_database) == 1
+            await listening(own)
+            assert listeners(own) == 1
             for sample in samples:
                 await store.append(sample.thread_id, [sample.user("x")])
 
@@ -101,11 +108,11 @@ async def test_the_end_of_a_thread_ends_its_followers(database: str, tenant: str
             await owner.append("t", [sample.user("last")])
             await owner.archive_thread("t")
             assert len(await read(reader, 1)) == 1
-            with pytest.raises(StopAsyncIteration), trio.fail_after(30.0):
+            with pytest.raises(StopAsyncIteration), trio.fail_after(60.0):
                 await anext(reader)
 
 
-async def test_closing_the_store_ends_followers_with_an_error(database: str, tenant: str) -> None:
+async def test_closing_the_store_ends_followers_with_an_error(own: str, tenant: str) -> None:
     told: list[type] = []
 
     async def wait(reader: Any) -> None:
@@ -114,14 +121,42 @@ async def test_closing_the_store_ends_followers_with_an_error(database: str, ten
         except rt.StoreClosed as error:
             told.append(type(error))
 
-    async with trio.open_nursery() as nursery, open_stores(database, tenant) as (store,):
+    async with trio.open_nursery() as nursery, open_stores(own, tenant) as (store,):
         await created(store)
         following = store.follow("t")
         reader = await following.__aenter__()
         nursery.start_soon(wait, reader)
-        await listening(database)
+        await listening(own)
     assert told == [rt.StoreClosed]
     await following.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("has_read", [False, True])
+async def test_who_begins_to_follow_while_the_store_closes_is_told_so(
+    database: str, tenant: str, monkeypatch: pytest.MonkeyPatch, has_read: bool
+) -> None:
+    reading, closed = threading.Event(), threading.Event()
+
+    async def begin(store: Any) -> None:
+        with pytest.raises(rt.StoreClosed):
+            async with store.follow("t"):
+                pass
+
+    async with trio.open_nursery() as nursery:
+        async with open_stores(database, tenant) as (store,):
+            await created(store)
+            whole = store._session.database.read
+
+            def held(work: Any) -> Any:
+                found = whole(work) if has_read else None
+                reading.set()
+                closed.wait()
+                return found or whole(work)
+
+            monkeypatch.setattr(store._session.database, "read", held)
+            nursery.start_soon(begin, store)
+            await until(reading.is_set)
+        closed.set()
 
 
 async def test_a_cancelled_read_loses_nothing(database: str, tenant: str) -> None:
@@ -169,7 +204,7 @@ async def test_hints_that_can_not_be_sent_are_lost_and_harm_nobody(
     database: str, tenant: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "roder_trio")
-    async with open_stores(database, tenant, append_timeout=0.3) as (store,):
+    async with open_stores(database, tenant) as (store,):
         sample = await created(store)
         await store.append("t", [sample.user("x")])
         await until(lambda: not store._session.hints._positions)

@@ -12,7 +12,7 @@ from roder_trio import stores
 from roder_trio.stores.postgres import write
 from roder_trio.stores.postgres.lease import Fence, Key
 from roder_trio.testing._sample import Sample
-from tests.postgres_support import TTL, Tables, created, open_stores, texts
+from tests.postgres_support import ENDLESS, Tables, created, open_stores, texts
 
 
 @pytest.fixture
@@ -155,12 +155,12 @@ async def test_a_claim_of_nothing_leaves_no_row_and_allows_nothing(database: str
 async def test_renewal_prolongs_and_never_shortens_or_revives(database: str, tenant: str, tables: Tables) -> None:
     lost: list[str] = []
     ends = "SELECT thread_id, expires_at FROM lease WHERE tenant = %s"
-    async with open_stores(database, tenant) as (store,):
+    async with open_stores(database, tenant, lease_ttl=ENDLESS) as (store,):
         store.watch_ownership(lost.append)
         for thread_id in ("near", "far", "over"):
             await created(store, thread_id)
-        tables.expire("near", 5.0)
-        tables.expire("far", 500.0)
+        tables.expire("near", ENDLESS / 2)
+        tables.expire("far", ENDLESS * 2)
         tables.expire("over", -1.0)
         before = dict(tables.run(ends, tenant))
         assert await store._session.keeper._renew_once()
@@ -174,16 +174,17 @@ async def test_a_thread_that_is_locked_is_renewed_later_and_the_others_now(
     database: str, tenant: str, tables: Tables
 ) -> None:
     lost: list[str] = []
-    async with open_stores(database, tenant) as (store,):
+    soon = ENDLESS / 2
+    async with open_stores(database, tenant, lease_ttl=ENDLESS) as (store,):
         store.watch_ownership(lost.append)
         for thread_id in ("busy", "free"):
             await created(store, thread_id)
-            tables.expire(thread_id, 5.0)
+            tables.expire(thread_id, soon)
         with psycopg.connect(database) as link:
             link.execute("SELECT 1 FROM lease WHERE tenant = %s AND thread_id = 'busy' FOR UPDATE", (tenant,))
             assert not await store._session.keeper._renew_once()
             left = dict(tables.run("SELECT thread_id, expires_at - now() FROM lease WHERE tenant = %s", tenant))
-            assert left["busy"].total_seconds() < 6 < left["free"].total_seconds()
+            assert left["busy"].total_seconds() < soon < left["free"].total_seconds()
         assert await store._session.keeper._renew_once()
         assert lost == []
 
@@ -208,7 +209,7 @@ async def test_a_thread_that_was_only_created_is_free_after_its_lease(
 async def test_a_release_that_nobody_confirms_is_an_error(
     database: str, tenant: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with open_stores(database, tenant, append_timeout=0.3) as (store,):
+    async with open_stores(database, tenant) as (store,):
         await created(store, "a")
         await created(store, "b")
         store._session.database.close()
@@ -221,7 +222,7 @@ async def test_renewal_that_fails_is_tried_again_soon(
     database: str, tenant: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    async with open_stores(database, tenant, append_timeout=0.3) as (store,):
+    async with open_stores(database, tenant) as (store,):
         assert await store._session.keeper._renew_once()
         await created(store)
         store._session.database.close()
@@ -230,14 +231,12 @@ async def test_renewal_that_fails_is_tried_again_soon(
 
 
 async def test_a_silent_client_can_not_hold_a_thread(database: str, tenant: str) -> None:
-    async with (
-        open_stores(database, tenant) as (store,),
-        open_stores(database, tenant, lease_ttl=TTL, append_timeout=1.0) as (rival,),
-    ):
+    async with open_stores(database, tenant, 2) as (store, rival):
+        rival._session.database._settings["statement_timeout"] = "500ms"  # as stores set it, only shorter
         sample = await created(store)
-        shorter = "-c idle_in_transaction_session_timeout=200ms"  # as stores set it, only shorter
-        with psycopg.connect(database, options=shorter) as link:
+        with psycopg.connect(database) as link:
             link.execute("SELECT 1 FROM lease WHERE tenant = %s FOR UPDATE", (tenant,))
+            link.execute("SET idle_in_transaction_session_timeout = '200ms'")  # the same
             await store.append("t", [sample.user("after the silent one was cut off")])
             with pytest.raises(psycopg.Error):
                 link.execute("SELECT 1")

@@ -8,12 +8,13 @@ from functools import partial
 from subprocess import PIPE
 from typing import Any
 
+import pytest
 import trio
 
 import roder_trio as rt
 from roder_trio import providers, stores
 from roder_trio.testing._sample import Sample
-from tests.postgres_support import TTL, Tables, until
+from tests.postgres_support import ENDLESS, TTL, Tables, until
 from tests.support import ROOT
 from tests.turn_support import DONE, say
 
@@ -21,9 +22,9 @@ THREAD = "shared"
 
 
 @asynccontextmanager
-async def owner(url: str, tenant: str) -> AsyncIterator[Any]:
+async def owner(url: str, tenant: str, ttl: float) -> AsyncIterator[Any]:
     """Another process, with a turn running on the thread."""
-    command = [sys.executable, "-W", "error", "-m", "tests.postgres_child", url, tenant, str(TTL)]
+    command = [sys.executable, "-W", "error", "-m", "tests.postgres_child", url, tenant, str(ttl)]
     async with trio.open_nursery() as nursery:
         start = partial(trio.run_process, command, stdin=PIPE, stdout=PIPE, cwd=ROOT, check=False)
         process = await nursery.start(start)
@@ -38,15 +39,17 @@ async def owner(url: str, tenant: str) -> AsyncIterator[Any]:
 async def said(process: Any) -> list[str]:
     """What a process said since the last look; waits until it said something."""
     data = b""
-    with trio.fail_after(60.0):
+    with trio.fail_after(120.0):
         while not data.endswith(b"\n"):
-            data += await process.stdout.receive_some()
+            more = await process.stdout.receive_some()
+            assert more, "the process has ended"
+            data += more
     return data.decode().split("\n")[:-1]
 
 
 async def claimed(runtime: rt.Runtime, call: Any) -> Any:
     """Ask until the thread can be claimed."""
-    with trio.fail_after(60.0):
+    with trio.fail_after(120.0):
         while True:
             try:
                 return await call()
@@ -62,14 +65,13 @@ async def new_thread(url: str, tenant: str) -> None:
 
 async def test_an_owner_that_was_frozen_writes_nothing_after_its_rival_began(database: str, tenant: str) -> None:
     await new_thread(database, tenant)
-    async with owner(database, tenant) as process:
+    async with owner(database, tenant, TTL) as process:
         process.send_signal(signal.SIGSTOP)
-        store = stores.PostgresThreadStore(database, tenant, lease_ttl=TTL)
+        store = stores.PostgresThreadStore(database, tenant, lease_ttl=ENDLESS)
         engine = providers.ScriptedEngine([[say("the rival's"), DONE]])
         async with rt.open_runtime(engines=[engine], store=store) as runtime:
             outcome = await claimed(runtime, lambda: runtime.run_turn(THREAD, "take over"))
             assert outcome.text == "the rival's"
-            await trio.sleep(TTL)  # twice its time, all in all
             before = await store.load_thread(THREAD)
             process.send_signal(signal.SIGCONT)
             heard: list[str] = []
@@ -85,12 +87,15 @@ async def test_an_owner_that_was_frozen_writes_nothing_after_its_rival_began(dat
 
 async def test_a_killed_owner_is_followed_when_its_lease_ends(database: str, tenant: str) -> None:
     await new_thread(database, tenant)
-    async with owner(database, tenant) as process:
+    async with owner(database, tenant, ENDLESS) as process:
         process.kill()
         await process.wait()
     engine = providers.ScriptedEngine([[say("the next one's"), DONE]])
     store = stores.PostgresThreadStore(database, tenant)
     async with rt.open_runtime(engines=[engine], store=store) as runtime:
+        with pytest.raises(rt.ThreadOwnedElsewhere):
+            await runtime.run_turn(THREAD, "go on")
+        await trio.to_thread.run_sync(Tables(database, tenant).expire, THREAD, 0.5)
         outcome = await claimed(runtime, lambda: runtime.run_turn(THREAD, "go on"))
         assert outcome.text == "the next one's"
         snapshot = await runtime.load_thread(THREAD)
@@ -127,7 +132,7 @@ async def test_a_thread_that_leaves_memory_is_free_for_others(database: str, ten
 
 
 async def test_a_lease_that_is_not_given_back_is_reported(database: str, tenant: str) -> None:
-    store = stores.PostgresThreadStore(database, tenant, append_timeout=0.5)
+    store = stores.PostgresThreadStore(database, tenant)
     async with rt.open_runtime(store=store) as runtime:
         thread_id = (await runtime.create_thread()).thread_id
         await runtime.thread_goal_get(thread_id)
@@ -138,15 +143,17 @@ async def test_a_lease_that_is_not_given_back_is_reported(database: str, tenant:
 
 
 async def test_a_turn_on_a_lost_thread_ends_and_the_next_request_goes_on(database: str, tenant: str) -> None:
-    engine = providers.ScriptedEngine([[say("a"), trio.Event()], [say("b"), DONE]])
+    reached = trio.Event()
+    engine = providers.ScriptedEngine([[lambda request: reached.set(), trio.Event()], [say("b"), DONE]])
     store = stores.PostgresThreadStore(database, tenant)
     tables = Tables(database, tenant)
     async with rt.open_runtime(engines=[engine], store=store) as runtime:
         thread_id = (await runtime.create_thread()).thread_id
         turn_id = await runtime.start_turn(thread_id, "go")
+        await reached.wait()
         await trio.to_thread.run_sync(tables.expire, thread_id)
         await store._session.keeper._renew_once()
-        with trio.fail_after(30.0):
+        with trio.fail_after(60.0):
             outcome = await runtime.wait_turn(thread_id, turn_id)
         assert outcome.status == "interrupted"
         assert (await runtime.run_turn(thread_id, "again")).text == "b"

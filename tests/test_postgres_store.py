@@ -1,14 +1,27 @@
-"""The store on PostgreSQL against its contract, on a real server."""
+"""The store on PostgreSQL against its contract, on a real server.
+
+No lease ends by itself while a check runs, but in the one that waits for that.
+"""
 
 import pytest
 
 import roder_trio as rt
 from roder_trio import stores, testing
+from roder_trio.testing import _owners
 from roder_trio.testing._sample import Sample
+from roder_trio.testing.store import _run_all
+from tests.postgres_support import ENDLESS, TTL
 
 
 async def test_the_store_keeps_the_contract(database: str, tenant: str) -> None:
-    await testing.check_thread_store(lambda: stores.PostgresThreadStore(database, tenant, lease_ttl=3.5), shared=True)
+    await testing.check_thread_store(lambda: stores.PostgresThreadStore(database, tenant, lease_ttl=ENDLESS))
+
+
+async def test_the_store_keeps_the_contract_of_owners(database: str, tenant: str) -> None:
+    def make() -> rt.ThreadStore:
+        return stores.PostgresThreadStore(database, tenant, lease_ttl=TTL)
+
+    assert await _run_all(make, _owners.checks(make), reopen=True) == []
 
 
 async def test_calls_outside_of_open_are_refused(database: str, tenant: str) -> None:

@@ -8,6 +8,7 @@ import attrs
 import httpx
 import pytest
 import trio
+from trio.testing import MockClock
 
 import roder_trio as rt
 from roder_trio import events
@@ -17,7 +18,7 @@ from roder_trio.schema.transcript import UserMessage
 from roder_trio.testing import FakeProviderServer
 from roder_trio.testing.server import Reply, Reset
 from tests.dialects import DIALECTS, Dialect
-from tests.loopback import unused_port
+from tests.loopback import deaf_port
 from tests.turn_support import settings
 
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=[dialect.name for dialect in DIALECTS])
@@ -250,7 +251,8 @@ async def test_ends_that_come_too_early_are_told_apart(dialect: Dialect) -> None
 
 @every_dialect
 async def test_a_server_that_cannot_be_reached_or_asked_is_told_apart(dialect: Dialect) -> None:
-    _, failure = await stream(dialect, f"http://127.0.0.1:{await unused_port()}")
+    with deaf_port() as port:
+        _, failure = await stream(dialect, f"http://127.0.0.1:{port}")
     assert verdict(failure) == ("TRANSPORT", "connect", True, None)
     _, failure = await stream(dialect, "nowhere://localhost")
     assert verdict(failure) == ("TRANSPORT", "url", False, None)
@@ -271,8 +273,13 @@ SORTS = {(row.kind, row.cause): row for row in REFUSALS if not row.headers and r
 """One refusal of each sort, those apart that are answered by a compaction."""
 
 
-async def run(dialect: Dialect, *replies: Reply, **reliability: Any) -> tuple[rt.TurnOutcome, list[Any], int]:
-    """Run a turn; return its outcome, the delays of its retries, and how many requests were made."""
+async def run(
+    dialect: Dialect, *replies: Reply, clock: MockClock | None = None, **reliability: Any
+) -> tuple[rt.TurnOutcome, list[Any], int]:
+    """Run a turn; return its outcome, the delays of its retries, and how many requests were made.
+
+    A clock that stands still goes from the first retry on.
+    """
     config = settings(provider_retry_initial_backoff=0.0, **reliability)
     retries: list[float] = []
     async with FakeProviderServer(replies).open() as server, plain_client() as http:
@@ -283,6 +290,8 @@ async def run(dialect: Dialect, *replies: Reply, **reliability: Any) -> tuple[rt
                     async for envelope in turn:
                         if isinstance(envelope.event, events.RetryScheduled):
                             retries.append(envelope.event.delay)
+                            if clock is not None:
+                                clock.rate = 1.0
     return turn.outcome, retries, len(server.requests)
 
 
@@ -307,12 +316,12 @@ async def test_a_budget_that_is_spent_leaves_the_last_failure(dialect: Dialect) 
 
 
 @every_dialect
-async def test_advice_is_waited_for_unless_it_is_too_long(dialect: Dialect) -> None:
+async def test_advice_is_waited_for_unless_it_is_too_long(dialect: Dialect, mock_clock: MockClock) -> None:
     answer = Reply(steps=[dialect.sse(dialect.text("fine"))])
     soon = Row(429, "", headers={"retry-after-ms": "200"})
-    outcome, [delay], _ = await run(dialect, refused(dialect, soon), answer)
+    outcome, [delay], _ = await run(dialect, refused(dialect, soon), answer, clock=mock_clock)
     assert outcome.status == "completed"
-    assert 0 < delay <= 0.2
+    assert delay == pytest.approx(0.2)
     late = Row(429, "", headers={"Retry-After": "121"})
     outcome, retries, requests = await run(dialect, refused(dialect, late), answer)
     assert (outcome.status, outcome.error_kind, retries, requests) == ("failed", "rate_limited", [], 1)

@@ -46,7 +46,26 @@ async def test_a_whole_journal_is_saved_without_a_gap(tmp_path):
     report, texts, metadata = await salvaged(path)
     assert (report.thread_id, report.records, report.gaps) == ("t", 3, ())
     assert (texts, metadata.title) == (list(TEXTS), "Title")
-    assert path.with_name("salvaged").read_bytes() == path.read_bytes()
+    header, *batches, end = lines_of(path.with_name("salvaged"))
+    assert (json.loads(header)["closed"], batches, end) == (True, lines_of(path)[1:], encode_batch(5, []))
+
+
+async def test_an_export_that_was_cut_between_batches_is_saved_with_a_gap_at_its_end(tmp_path):
+    path = await journal(tmp_path)
+    await salvage_thread(path, tmp_path / "export")
+    export = tmp_path / "export"
+    assert (await salvaged(export))[0].gaps == ()
+    (tmp_path / "salvaged").unlink()
+    export.write_bytes(b"".join(lines_of(export)[:-2]))
+    report, texts, _ = await salvaged(export)
+    assert texts == list(TEXTS[:2])
+    (gap,) = report.gaps
+    assert (gap.offset, gap.bytes) == (export.stat().st_size, 0)
+    assert gap.reason == "the export was cut here: the batch that closes it is missing"
+    (tmp_path / "salvaged").unlink()
+    export.write_bytes(lines_of(export)[0] + b"\0")
+    with pytest.raises(CorruptRecord, match="neither its creation nor any record"):
+        await salvage_thread(export, tmp_path / "salvaged")
 
 
 @pytest.mark.parametrize("line", [2, 3, 4])

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 import trio
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import roder_trio as rt
@@ -142,7 +142,7 @@ def told_of(failure: ProviderFailure) -> list[str]:
 
 @every_dialect
 @given(refusals(), st.booleans())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 def test_a_key_that_comes_back_shows_nowhere(dialect: Dialect, refusal: Any, in_url: bool) -> None:
     key, status, sent, body = refusal
     lines = Lines()

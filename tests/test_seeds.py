@@ -22,6 +22,8 @@ from tests.flow_engines import (
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 StoreFactory = Callable[[], rt.ThreadStore]
+PATIENCE = 60.0
+"""Seconds after which a flow hangs."""
 
 
 @pytest.fixture(params=["memory", "jsonl"])
@@ -47,9 +49,9 @@ async def exercise(store: rt.ThreadStore, workspace: Path, *, interrupt: bool) -
             turn = await runtime.start_turn(thread, "Inspect the evidence", workspace=str(workspace))
             if interrupt:
                 await interrupt_when_charged(runtime, engine, thread, turn)
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE):
                 terminal = await usage_at_the_end(subscription, turn, interrupt=interrupt)
-        await runtime.drain_active_turns(5.0)
+        await runtime.drain_active_turns(PATIENCE)
 
         expected = normal_usage(True) + compaction_usage()
         if not interrupt:
@@ -73,9 +75,9 @@ async def exercise(store: rt.ThreadStore, workspace: Path, *, interrupt: bool) -
 
 
 async def interrupt_when_charged(runtime: rt.Runtime, engine: CompactionEngine, thread: str, turn: str) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         await engine.stalled.wait()
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         while True:
             goal = await runtime.thread_goal_get(thread)
             assert goal is not None
@@ -161,7 +163,7 @@ async def test_steering_discards_the_staged_candidate_but_keeps_observed_usage(r
     async with transactional(engine, reopen()) as live:
         thread = (await live.create_thread()).thread_id
         await persist_history(live, thread, turn)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(steer)
                 with pytest.raises(rt.CompactionPreempted), signal.preemptible():

@@ -86,7 +86,7 @@ async def test_a_killed_holder_frees_the_lock_and_loses_nothing_that_was_told(fo
     process.start()
     try:
         until = time.monotonic() + HANGS_AFTER
-        while not (told.exists() and told.read_bytes().count(b"\n") > 40):
+        while not (told.exists() and told.read_bytes().count(b"\n") > 20):
             assert time.monotonic() < until
             process.join(0.01)
         with pytest.raises(StoreInUse, match=f"process {process.pid} "):
@@ -99,7 +99,8 @@ async def test_a_killed_holder_frees_the_lock_and_loses_nothing_that_was_told(fo
         process.join()
     async with opened(path) as store:
         found = [envelope.event_id for envelope in (await store.load_thread("t")).events]
-        acknowledged = told.read_text().splitlines()
+        # the last line may be torn
+        acknowledged = told.read_text().rpartition("\n")[0].split()
         assert found[: len(acknowledged)] == acknowledged
         assert len(found) in (len(acknowledged), len(acknowledged) + 2)
         assert (await store.load_metadata("t")).message_count == len(found)

@@ -13,6 +13,7 @@ from roder_trio.errors import (
 from roder_trio.schema.event import ThreadMetadataChanged
 from roder_trio.stores import MemoryThreadStore, copy_store, export_thread
 from roder_trio.stores.sqlite.schema import PAGE_BYTES
+from roder_trio.stores.transfer import check_store
 from roder_trio.testing._sample import Sample
 from tests.sqlite_support import Flaw, fill, opened, raw, texts
 
@@ -233,6 +234,20 @@ async def test_an_attempt_that_an_index_lost_is_not_counted_anew(path, index):
             assert (await store.load_metadata("t")).usage.total_tokens == 4
         await store.append("t", [sample.usage("b", 1, 5, 1, 6)])
         assert (await store.load_metadata("t")).usage.total_tokens == 10
+
+
+async def test_a_record_that_an_index_lost_and_that_is_stored_again_is_told_by_who_reads(path):
+    sample = await fill(path, ["one"])
+    async with opened(path) as store:
+        await store.append("t", again := sample.texts("two"))
+    lose_last(path, "sqlite_autoindex_entry_2")
+    async with opened(path) as store:
+        await store.append("t", again)
+        for read in (store.load_thread, store.load_state):
+            with pytest.raises(CorruptRecord, match="the same record stands before it already") as told:
+                await read("t")
+            assert told.value.position == 3
+        assert "stands before it already" in (await check_store(store)).failures["t"]
 
 
 @pytest.mark.parametrize("index", ["thread_listing", "label_pair", "label_again"])

@@ -156,7 +156,9 @@ async def test_a_record_that_a_kept_state_holds_as_a_sum_is_counted_once(path):
         await check_state(store)
 
 
-async def test_a_deletion_ends_a_renewal_and_leaves_nothing_of_it(path):
+async def test_a_deletion_ends_a_renewal_and_leaves_nothing_of_it(path, monkeypatch):
+    # the reader of the renewal holds what is removed until it was let go and has come to its end
+    monkeypatch.setattr("roder_trio.stores.sqlite.writer.SCRUB_SECONDS", 60.0)
     sample = Sample("t")
     flaw = Flaw()
     async with opened(path, connection=flaw.connection) as store, trio.open_nursery() as nursery:
@@ -202,7 +204,7 @@ async def test_a_renewal_that_fails_is_told_to_the_log_and_harms_nobody(path, ca
     assert raw(path, KEPT) == [(510, FOLD_VERSION)]
 
 
-@pytest.mark.parametrize(("seconds", "there"), [(5.0, [(505, FOLD_VERSION)]), (0.0, [])])
+@pytest.mark.parametrize(("seconds", "there"), [(60.0, [(505, FOLD_VERSION)]), (0.0, [])])
 async def test_leaving_the_store_waits_a_little_for_renewals(path, seconds, there, monkeypatch):
     monkeypatch.setattr("roder_trio.stores.sqlite.store.RENEWAL_SECONDS", seconds)
     sample = Sample("t")

@@ -30,20 +30,24 @@ def path(tmp_path):
 # -- groups
 
 
-async def test_a_hundred_appends_at_once_share_commits_that_one_thread_makes(path):
-    async with opened(path, durability="power") as store:
+async def test_a_hundred_appends_at_once_share_a_commit_that_one_thread_makes(path):
+    await fill(path)
+    flaw = Flaw()
+    async with opened(path, connection=flaw.connection, durability="power") as store:
         samples = [Sample(f"t{number}") for number in range(100)]
         for sample in samples:
             await store.create_thread(sample.metadata())
         writer = store._writer
-        before = writer.commits
-        threads = threading.active_count()
         async with trio.open_nursery() as nursery:
+            await blocked_in(flaw, "COMMIT", nursery, partial(store.append, "t", [later("first")]))
+            before, threads = writer.commits, set(threading.enumerate())
             for sample in samples:
                 nursery.start_soon(store.append, sample.thread_id, sample.texts("x"))
-        assert 1 <= writer.commits - before <= 20
+            await wait_all_tasks_blocked()
+            released(flaw)
+        assert writer.commits - before == 2
         assert writer.committers == {writer._thread.ident}
-        assert threading.active_count() == threads
+        assert set(threading.enumerate()) <= threads
         for sample in samples:
             assert texts(await store.load_thread(sample.thread_id)) == ["x"]
 
@@ -97,7 +101,7 @@ async def test_callers_wake_in_the_order_of_their_calls(path):
         assert texts(await store.load_thread("t")) == asked
 
 
-async def test_a_caller_whose_time_is_over_holds_up_nobody_behind_it(path):
+async def test_a_caller_whose_time_is_over_holds_up_nobody_behind_it(path, mock_clock):
     await fill(path)
     flaw = Flaw()
     outcomes = {}
@@ -105,15 +109,16 @@ async def test_a_caller_whose_time_is_over_holds_up_nobody_behind_it(path):
         writer = store._writer
         async with trio.open_nursery() as nursery:
             await blocked_in(flaw, "COMMIT", nursery, partial(store.append, "t", [later("first")]))
-            writer._bound = 0.01
+            writer._bound = 1
             nursery.start_soon(outcome, outcomes, "late", partial(store.append, "t", [later("late")]))
             await wait_all_tasks_blocked()
             writer._bound = 30
             for name in ("a", "b"):
                 nursery.start_soon(outcome, outcomes, name, partial(store.append, "t", [later(name)]))
                 await wait_all_tasks_blocked()
-            while "late" not in outcomes:  # noqa: ASYNC110 - a clock ends it
-                await trio.lowlevel.checkpoint()
+            mock_clock.jump(1)
+            await wait_all_tasks_blocked()
+            assert list(outcomes) == ["late"]
             released(flaw)
         assert {name: type(error) for name, error in outcomes.items()} == {
             "late": StorageError,
@@ -167,16 +172,18 @@ async def test_a_writer_that_is_kept_waiting_stores_when_the_other_tool_is_done(
         assert texts(await store.load_thread("t")) == ["x"]
 
 
-async def test_a_writer_that_is_kept_waiting_too_long_stored_nothing(path, monkeypatch):
+async def test_a_writer_that_is_kept_waiting_too_long_stored_nothing(path, monkeypatch, mock_clock):
     monkeypatch.setattr("roder_trio.stores.sqlite.database.BUSY_SECONDS", 0.01)
     await fill(path)
     outcomes = {}
-    async with opened(path, append_timeout=0.1) as store:
+    async with opened(path, append_timeout=1) as store:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         async with trio.open_nursery() as nursery:
             for name in ("a", "b"):
                 nursery.start_soon(outcome, outcomes, name, partial(store.append, "t", [later(name)]))
+            await wait_all_tasks_blocked()
+            mock_clock.jump(1)
         assert {type(error) for error in outcomes.values()} == {StorageError}
         assert "nothing was stored" in str(outcomes["a"])
         other.execute("COMMIT")
@@ -185,13 +192,17 @@ async def test_a_writer_that_is_kept_waiting_too_long_stored_nothing(path, monke
         assert texts(await store.load_thread("t")) == ["c"]
 
 
-async def test_a_commit_that_takes_too_long_is_unknown_and_may_be_repeated(path):
+async def test_a_commit_that_takes_too_long_is_unknown_and_may_be_repeated(path, mock_clock):
     await fill(path)
     flaw = Flaw()
-    async with opened(path, connection=flaw.connection, append_timeout=0.05) as store:
-        flaw.block.add("COMMIT")
+    outcomes = {}
+    async with opened(path, connection=flaw.connection, append_timeout=1) as store:
+        async with trio.open_nursery() as nursery:
+            append = partial(store.append, "t", [later("x")])
+            await blocked_in(flaw, "COMMIT", nursery, partial(outcome, outcomes, "x", append))
+            mock_clock.jump(1)
         with pytest.raises(AppendOutcomeUnknown, match="may still store"):
-            await store.append("t", [later("x")])
+            raise outcomes["x"]
         released(flaw)
         await store.append("t", [later("x")])
         assert texts(await store.load_thread("t")) == ["x"]

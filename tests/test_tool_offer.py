@@ -103,7 +103,7 @@ async def test_a_schema_that_can_not_be_compiled_opens_no_runtime() -> None:
             pass
 
 
-async def test_a_tool_is_told_for_whom_it_runs(tmp_path: Any, autojump_clock: Clock) -> None:
+async def test_a_tool_is_told_for_whom_it_runs(tmp_path: Any) -> None:
     look = Worker("look", parameters=object_of(a="integer"))
     step = batch(("c1", "look", '{"a": 1}'))
     async with equipped(step, ENDING, step, ENDING, tools=[look]) as scene:

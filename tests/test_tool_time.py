@@ -150,7 +150,7 @@ async def test_a_thread_that_is_blocked_is_left_behind_when_its_time_is_up() -> 
     @rt.tool(effects={"read"}, timeout=0.05)
     def block() -> str:
         """Blocks."""
-        release.wait(20)
+        release.wait(120)
         return "late"
 
     try:

@@ -14,6 +14,7 @@ from roder_trio.errors import (
     ThreadNotFound,
 )
 from roder_trio.stores import _batch, copy_store, export_thread, import_thread, memory
+from roder_trio.stores._frame import encode_batch
 from roder_trio.stores.jsonl import pages
 from roder_trio.stores.transfer import file
 from roder_trio.testing._sample import START, Sample
@@ -50,12 +51,20 @@ async def test_an_export_has_the_form_of_a_journal_and_the_text_of_the_store(tmp
     async with jsonl(tmp_path / "store") as store:
         await fill(store)
         await export_thread(store, "t", tmp_path / "export")
-        assert (tmp_path / "export").read_bytes() == (tmp_path / "store" / "threads" / "t.jsonl").read_bytes()
+        header, *batches = (tmp_path / "export").read_bytes().splitlines(keepends=True)
+        begin, *journal = (tmp_path / "store" / "threads" / "t.jsonl").read_bytes().splitlines(keepends=True)
+        assert json.loads(header) == json.loads(begin) | {"closed": True}
+        assert batches == [*journal, encode_batch(len(journal) + 1, [])]
         assert (tmp_path / "export").stat().st_mode & 0o777 == 0o600
     (tmp_path / "other" / "threads").mkdir(parents=True)
     (tmp_path / "export").rename(tmp_path / "other" / "threads" / "t.jsonl")
     async with jsonl(tmp_path / "other") as other:
         assert (await other.load_thread("t")).metadata.message_count == 2
+        more = Sample("t")
+        more.made = 100
+        await other.append("t", [more.user("more")])
+        await other.release_thread("t")
+        assert (await other.load_thread("t")).metadata.message_count == 3
 
 
 async def test_an_archived_thread_is_exported_as_well(store, tmp_path):

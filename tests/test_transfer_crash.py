@@ -30,7 +30,8 @@ async def test_a_kill_in_an_export_leaves_the_old_file_or_the_new_one(victims, t
     path = tmp_path / "export"
     async with jsonl(tmp_path / "store") as store:
         await fill(store)
-    new = (tmp_path / "store" / "threads" / "t.jsonl").read_bytes()
+        await stores.export_thread(store, "t", tmp_path / "whole")
+    new = (tmp_path / "whole").read_bytes()
     for number in count(1):
         path.write_bytes(b"old")
         died = victims.run(transfer_crash.export, CrashPoint(moment, number), tmp_path / "store", path)

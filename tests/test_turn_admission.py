@@ -90,7 +90,7 @@ async def test_the_first_check_that_fails_is_the_one_that_is_raised(tmp_path: Pa
         assert len(store.appended) == len(before) + 1
 
 
-async def test_a_refusal_stores_and_publishes_nothing(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_refusal_stores_and_publishes_nothing() -> None:
     store = CountingStore()
     async with one_thread([DONE], store=store) as scene:
         for options in ({"provider": "none"}, {"workspace": "/does/not/exist"}):

@@ -289,14 +289,14 @@ async def test_an_interrupt_leaves_a_blocked_thread_behind() -> None:
     def block() -> str:
         """Block a thread."""
         started.set()
-        go.wait(20.0)
+        go.wait(120.0)
         return "too late"
 
     try:
         async with working(calling(("c1", "block")), LAST, tools=[block]) as scene:
-            with trio.fail_after(10.0):
+            with trio.fail_after(60.0):
                 turn_id = await scene.start()
-                assert await trio.to_thread.run_sync(started.wait, 5.0)
+                assert await trio.to_thread.run_sync(started.wait, 60.0)
                 await scene.interrupt(turn_id)
                 assert (await scene.wait(turn_id)).reason == "user"
                 assert await results(scene) == [("c1", "interrupted", True)]

@@ -17,14 +17,15 @@ from roder_trio.errors import ToolError
 from roder_trio.tools.workspace.paths import Workspace, open_directory, open_file, open_workspace, status, telling
 from roder_trio.tools.workspace.read import read_bytes
 from roder_trio.tools.workspace.write import write_at, write_file
-from tests.workspace_support import Desk, desk, fill, names
+from tests.workspace_support import Desk, desk, fill, names, unhurried
 
 SECRET = "SECRET"
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Desk:
+def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     """A workspace `root`, and beside it `root2` and `extra`, each with a secret file."""
+    unhurried(monkeypatch)
     for name in ("root", "root2", "extra"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x").write_text(SECRET)
@@ -145,8 +146,9 @@ async def test_an_extra_root_is_read_but_not_written(at: Desk) -> None:
 async def test_what_is_no_regular_file_is_an_error_and_never_waits(at: Desk) -> None:
     os.mkfifo(at.root / "pipe")
     (at.root / "link").symlink_to("pipe")
-    with trio.fail_after(10), socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(os.path.relpath(at.root / "socket"))
+    with trio.fail_after(60), socket.socket(socket.AF_UNIX) as listener:
+        with contextlib.chdir(at.root):  # the path of a socket has room for 107 bytes
+            listener.bind("socket")
         for path in ("pipe", "link", "socket"):
             assert await at.error("read_file", path=path) == f"not a regular file: {path}"
             assert await at.error("edit", path=path, edits=[{"old": "a", "new": "b"}]) == f"not a regular file: {path}"

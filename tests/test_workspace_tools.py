@@ -14,11 +14,12 @@ from roder_trio.tools.workspace import workspace_tools
 from roder_trio.tools.workspace.page import MAX_CHARACTERS
 from roder_trio.tools.workspace.paths import Workspace
 from roder_trio.tools.workspace.tool import WorkspaceTool
-from tests.workspace_support import Desk, context, desk, fill, names
+from tests.workspace_support import Desk, context, desk, fill, names, unhurried
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Desk:
+def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    unhurried(monkeypatch)
     root = tmp_path / "root"
     root.mkdir()
     return desk(root)

@@ -1,13 +1,16 @@
 """What the tests of the workspace tools and of the shell share: a call of a tool, as the runtime makes it."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import attrs
+import pytest
 
 from roder_trio.ports import Tool
 from roder_trio.schema.tool import ToolContext, ToolOutput
-from roder_trio.tools.workspace import workspace_tools
+from roder_trio.tools.workspace import matcher, search, workspace_tools
+from roder_trio.tools.workspace.tool import WorkspaceTool
 
 
 def context(workspace: Path | None, deadline: float | None = None) -> ToolContext:
@@ -38,7 +41,17 @@ class Desk:
 
 
 def desk(root: Path, extra: tuple[Path, ...] = ()) -> Desk:
-    return Desk(root, {tool.spec.name: tool for tool in workspace_tools(extra)})
+    """The tools; no call of `grep` is given up by its caller."""
+    tools = {tool.spec.name: tool for tool in workspace_tools(extra)}
+    grep = tools["grep"]
+    assert isinstance(grep, WorkspaceTool)
+    return Desk(root, {**tools, "grep": attrs.evolve(grep, seconds=math.inf)})
+
+
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a search have all the time that a busy machine takes for it."""
+    for module in (matcher, search):
+        monkeypatch.setattr(module, "SECONDS", 600.0)
 
 
 def fill(at: Desk, *paths: str, content: str = "text\n") -> None:

@@ -4,6 +4,7 @@ Exit codes: 0 the turn completed or the chat's input ended, 1 the turn failed or
 not be carried out, 2 the command was called wrongly. Answers and results go to stdout, everything else to stderr.
 """
 
+import signal
 import sys
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated
@@ -192,3 +193,5 @@ def main() -> None:
         if group.split(KeyboardInterrupt)[1] is not None:
             raise
         sys.exit(FAILED)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C while Python itself leaves changes no exit code

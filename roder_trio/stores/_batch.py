@@ -93,6 +93,17 @@ def record_id(record: StoredRecord) -> Any:
     return record.record_id
 
 
+def refuse_repeated(thread_id: ThreadId, records: Sequence[StoredRecord], after: int = 0) -> None:
+    """Raise CorruptRecord if one of these records of a log, which begin behind `after`, stands among them twice."""
+    seen: set[str] = set()
+    for position, record in enumerate(records, start=after + 1):
+        if isinstance(record, OpaqueRecord):
+            continue  # a later version may know its identity by another name
+        if record.record_id in seen:
+            raise CorruptRecord(thread_id, position, "the same record stands before it already")
+        seen.add(record.record_id)
+
+
 def scope_thread(scope: Scope) -> ThreadId | None:
     """The thread that a scope names."""
     return scope.thread_id if isinstance(scope, ThreadScope | TurnScope) else None

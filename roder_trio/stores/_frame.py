@@ -2,7 +2,8 @@
 
 Rules of the room: pure, bytes in and values out. A batch counts only if its line ends, parses, and its checksum and
 number fit. Bytes after the last good batch are a torn tail if no whole batch stands among them: a crash can leave
-those. Anything else is damage, which no crash explains.
+those. Anything else is damage, which no crash explains. An export says in its header that it ends with a batch without
+records, so that one that was cut between two batches is known as well.
 """
 
 import re
@@ -33,6 +34,14 @@ class Damage(ValueError):
 
 
 @attrs.frozen
+class Header:
+    """The first line; `closed` if the last one is to be a batch without records."""
+
+    thread_id: ThreadId
+    closed: bool
+
+
+@attrs.frozen
 class Journal:
     """A journal as read: `batches` of records as JSON values, the first of them the creation.
 
@@ -50,9 +59,10 @@ def encode_creation(metadata: bytes) -> bytes:
     return dump({"type": "thread"})[:-1] + b',"metadata":' + metadata + b"}"
 
 
-def encode_header(thread_id: ThreadId) -> bytes:
-    """The first line of a journal."""
-    return dump({"format": FORMAT, "version": VERSION, "thread_id": thread_id}) + b"\n"
+def encode_header(thread_id: ThreadId, *, closed: bool = False) -> bytes:
+    """The first line of a journal, or of an export, which is `closed` by a batch without records."""
+    header = {"format": FORMAT, "version": VERSION, "thread_id": thread_id}
+    return dump(header | {"closed": True} if closed else header) + b"\n"
 
 
 def encode_batch(number: int, records: Sequence[bytes]) -> bytes:
@@ -89,6 +99,11 @@ def read_journal(data: bytes) -> Journal:
 
 def read_thread_id(data: bytes) -> ThreadId:
     """The id of the thread whose journal this is, from its header. Raises Damage, SchemaTooNew."""
+    return read_header(data).thread_id
+
+
+def read_header(data: bytes) -> Header:
+    """What the first line says. Raises Damage, SchemaTooNew."""
     try:
         header = codec.parse_json(data[: data.find(b"\n") + 1])
     except codec.DecodeError:
@@ -102,7 +117,7 @@ def read_thread_id(data: bytes) -> ThreadId:
     thread_id = header.get("thread_id")
     if not isinstance(thread_id, str):
         raise Damage(1, 0, "the header names no thread")
-    return thread_id
+    return Header(thread_id, closed=header.get("closed") is True)
 
 
 def batch_array(data: bytes, start: int, end: int) -> tuple[int, bytes] | None:

@@ -24,7 +24,7 @@ from roder_trio.schema.thread import (
     ThreadMetadata,
     TurnScope,
 )
-from roder_trio.stores._batch import MAX_APPEND_BYTES, record_id, stored_record
+from roder_trio.stores._batch import MAX_APPEND_BYTES, record_id, refuse_repeated, stored_record
 
 CREATION = 0
 """The position of the row that holds the metadata with which a thread was created."""
@@ -128,9 +128,14 @@ def decode_creation(thread_id: ThreadId, body: str) -> ThreadMetadata:
 def read_log(
     thread_id: ThreadId, rows: Iterable[tuple[int, str]], last_position: int, after: int = 0
 ) -> list[StoredRecord]:
-    """The records behind `after` from their (position, body) in order. Raises CorruptRecord."""
+    """The records behind `after` from their (position, body) in order. Raises CorruptRecord.
+
+    One that stands there twice is told too: an index of ids that was damaged let it be stored again.
+    """
     whole = whole_rows(thread_id, rows, last_position, after)
-    return [stored_record(thread_id, body, position) for position, body in whole]
+    records = [stored_record(thread_id, body, position) for position, body in whole]
+    refuse_repeated(thread_id, records, after)
+    return records
 
 
 def whole_rows(

@@ -5,6 +5,7 @@ One reply is used up by each request, in order. A reply's steps are bytes to sen
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import attrs
@@ -88,7 +89,7 @@ class FakeProviderServer:
     async def open(self) -> AsyncIterator["FakeProviderServer"]:
         """Serve while the block runs."""
         async with trio.open_nursery() as nursery:
-            listeners = await nursery.start(trio.serve_tcp, self._serve, 0)
+            listeners = await nursery.start(partial(trio.serve_tcp, self._serve, 0, host="127.0.0.1"))
             self.port = listeners[0].socket.getsockname()[1]
             yield self
             nursery.cancel_scope.cancel()
@@ -168,12 +169,11 @@ class FakeProviderServer:
         return True
 
 
-async def _receive(stream: trio.abc.ReceiveStream, buffer: bytearray, number: int) -> Received | None:
-    """Return the next request; None if the peer closed before it was whole."""
+async def _receive(stream: trio.SocketStream, buffer: bytearray, number: int) -> Received | None:
+    """Return the next request; None if the peer closed before it had sent a whole one."""
     await trio.lowlevel.checkpoint()
     while b"\r\n\r\n" not in buffer:
-        data = await stream.receive_some()
-        if not data:
+        if not (data := await _more(stream)):
             return None
         buffer += data
     head, _, rest = bytes(buffer).partition(b"\r\n\r\n")
@@ -182,10 +182,17 @@ async def _receive(stream: trio.abc.ReceiveStream, buffer: bytearray, number: in
     length = int(headers.get("content-length", "0"))
     body = bytearray(rest)
     while len(body) < length:
-        data = await stream.receive_some()
-        if not data:
+        if not (data := await _more(stream)):
             return None
         body += data
     buffer[:] = body[length:]
     method, path, _ = first.split(" ", 2)
     return Received(method, path, headers, bytes(body[:length]), number)
+
+
+async def _more(stream: trio.SocketStream) -> bytes:
+    """Return the next bytes; none if the peer closed, in whatever way."""
+    try:
+        return await stream.receive_some()
+    except trio.BrokenResourceError:
+        return b""  # noqa: ASYNC910 - what failed was a checkpoint

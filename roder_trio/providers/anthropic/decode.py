@@ -60,7 +60,8 @@ class AnthropicDecoder:
         if is_told(frame, value):
             return self._failed(self._facts.told(frame.data.strip() or "no reason was given", self._response_id))
         if isinstance(value, ProviderFailure):
-            return self._failed(value)
+            # what broke off behind the end of an answer takes nothing from it
+            return self.eof() if frame.tail and self._is_whole else self._failed(value)
         self._warn("a frame was no object")
         return []
 
@@ -81,7 +82,7 @@ class AnthropicDecoder:
         """Take the end of the stream."""
         if self._over:
             return []
-        if self._stop is not None and all(block.closed for block in self._blocks):
+        if self._is_whole:
             self._warn("the stream ended without message_stop")
             return self._end()
         return self._failed(self._facts.truncated(self._response_id))
@@ -222,6 +223,11 @@ class AnthropicDecoder:
             warnings=self._warnings,
         )
         return [*out, replay, inference.Completed(stop, self._response_id)]
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the answer has ended, but for the word that says so."""
+        return self._stop is not None and all(block.closed for block in self._blocks)
 
     def _failed(self, failure: ProviderFailure) -> list[Output]:
         self._over = True

@@ -66,7 +66,8 @@ class ChatDecoder:
             said = value if isinstance(value, Mapping) and value else frame.data.strip()
             return self._chunk({"error": said or "no reason was given"})
         if isinstance(value, ProviderFailure):
-            return self._failed(value)
+            # what broke off behind the end of an answer takes nothing from it
+            return self._end() if frame.tail and self._finish is not None else self._failed(value)
         if not isinstance(value, Mapping):
             self._warn("a frame was no object")
             return []

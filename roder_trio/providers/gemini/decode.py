@@ -73,7 +73,8 @@ class GeminiDecoder:
             return []
         value = parse_frame(frame, self._facts.redactor)
         if isinstance(value, ProviderFailure):
-            return self._failed(value)
+            # what broke off behind the end of an answer takes nothing from it
+            return self.eof() if frame.tail and self._finish is not None else self._failed(value)
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
         if not isinstance(value, Mapping):

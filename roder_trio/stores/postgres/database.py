@@ -16,7 +16,7 @@ import psycopg
 from psycopg import Connection
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from roder_trio.errors import AppendOutcomeUnknown, InvalidRecord, StorageError
+from roder_trio.errors import AppendOutcomeUnknown, InvalidRecord, StorageError, StoreClosed
 from roder_trio.stores.postgres import schema
 from roder_trio.stores.postgres.address import Address
 from roder_trio.stores.postgres.schema import Row
@@ -117,7 +117,7 @@ class Database:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def read(self, work: Callable[[Link], T]) -> T:
-        """Read what one moment holds. Raises StorageError."""
+        """Read what one moment holds. Raises StorageError, and StoreClosed if the closing was faster."""
         tries = READ_TRIES
         while True:
             tries -= 1
@@ -129,6 +129,8 @@ class Database:
                     with suppress(psycopg.Error):
                         link.execute("COMMIT")
                     return found
+            except PoolClosed as error:
+                raise StoreClosed("The store was closed before this was read.") from error
             except _CONFLICTS as error:
                 if not tries:
                     raise self.failure("be read", error) from error

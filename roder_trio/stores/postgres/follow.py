@@ -72,7 +72,8 @@ class Listener:
         self._limiter = trio.CapacityLimiter(2)
         """One thread listens, another one wakes it at the end."""
         self._followers: dict[str, set[Follower]] = {}
-        self._link: Link | None = None
+        self._line: socket.socket | None = None
+        """A second handle on the socket at which the thread waits, by which it is woken."""
         self._stopped = False
         self._started = False
 
@@ -113,25 +114,26 @@ class Listener:
 
     def _listen(self, token: trio.lowlevel.TrioToken) -> None:
         try:
-            with self._database.connect() as self._link:
-                self._link.execute(f"LISTEN {CHANNEL}".encode())
+            with self._database.connect() as link, _twin(link) as self._line:
+                link.execute(f"LISTEN {CHANNEL}".encode())
                 # what was told before the connection stood is looked for now
                 token.run_sync_soon(self._hint_all)
                 while not self._stopped:
-                    for notice in self._link.notifies(timeout=POLL, stop_after=1):
+                    for notice in link.notifies(timeout=POLL, stop_after=1):
                         token.run_sync_soon(self._hint, notice.payload.partition(" ")[0])
         except (psycopg.Error, OSError) as error:
             if not self._stopped:
                 log.warning("hints of commits are not heard for now: %s", self._database.address.redacted(error))
         finally:
-            self._link = None
+            self._line = None
 
     def _interrupt(self) -> None:
         """Wake the thread that waits at its socket."""
-        link = self._link
+        line = self._line
         # it may have left by itself
-        with suppress(psycopg.Error, OSError), _twin(link) as twin:
-            twin.shutdown(socket.SHUT_RDWR)
+        if line is not None:
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
 
     def _hint(self, hint: str) -> None:
         for follower in self._followers.get(hint, ()):
@@ -143,8 +145,5 @@ class Listener:
                 follower.hint()
 
 
-def _twin(link: Link | None) -> socket.socket:
-    """A second handle on the socket of a connection."""
-    if link is None:
-        raise OSError("there is no connection")
+def _twin(link: Link) -> socket.socket:
     return socket.socket(fileno=os.dup(link.fileno()))

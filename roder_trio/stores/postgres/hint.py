@@ -7,6 +7,7 @@ other. One that is lost costs a follower some seconds.
 
 import hashlib
 import logging
+from collections.abc import Sequence
 
 import trio
 
@@ -47,12 +48,19 @@ class Hints:
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
-            await trio.to_thread.run_sync(self.flush, limiter=self._limiter)
+            # taken here, where they are noted; what was taken is sent, within the connection's own time limits
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(self._send, self._taken(), limiter=self._limiter)
 
     def flush(self) -> None:
-        """Send what is to be told now; to be called in a worker."""
+        """Send what is to be told now; to be called in a worker, when nothing is noted any more."""
+        self._send(self._taken())
+
+    def _taken(self) -> Sequence[str]:
         positions, self._positions = self._positions, {}
-        payloads = [f"{hint} {position}" for hint, position in positions.items()]
+        return [f"{hint} {position}" for hint, position in positions.items()]
+
+    def _send(self, payloads: Sequence[str]) -> None:
         if not payloads:
             return
         try:
@@ -61,6 +69,6 @@ class Hints:
             log.info("hints of %d threads are lost: %s", len(payloads), error)
 
 
-def _notify(link: Link, payloads: list[str]) -> None:
+def _notify(link: Link, payloads: Sequence[str]) -> None:
     link.execute("SET LOCAL synchronous_commit = off")
-    link.execute("SELECT pg_notify(%s, payload) FROM unnest(%s::text[]) AS payload", (CHANNEL, payloads))
+    link.execute("SELECT pg_notify(%s, payload) FROM unnest(%s::text[]) AS payload", (CHANNEL, list(payloads)))

@@ -309,9 +309,9 @@ class PostgresThreadStore(ThreadStore):
         """
         if type(after) is not int or after < 0:
             raise ValueError(f"after must be an integer of at least 0, not {after!r}")
-        nursery = self._session.check_open()
         if await self.load_metadata(thread_id) is None:
             raise ThreadNotFound(thread_id)
+        nursery = self._session.check_open()  # it may have been closed meanwhile
         key = self._session.key(thread_id)
 
         async def tail(position: int, limit: int) -> read.Tail:

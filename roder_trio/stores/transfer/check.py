@@ -15,6 +15,7 @@ from roder_trio.logic.thread.metadata import fold_metadata
 from roder_trio.ports import ThreadStore
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.thread import StoredRecord, ThreadMetadata, ThreadSnapshot
+from roder_trio.stores._batch import refuse_repeated
 from roder_trio.stores._snapshot import snapshot_of
 from roder_trio.stores.transfer.copy import StoreWalk
 from roder_trio.stores.transfer.source import LogReader, created_metadata, records_of
@@ -87,6 +88,7 @@ async def _read(store: ThreadStore, thread_id: ThreadId) -> _Log | None:
     async for page in LogReader(store, thread_id):
         created = created or created_metadata(thread_id, page)
         records += records_of(thread_id, page.batches, len(records))
+    refuse_repeated(thread_id, records)
     if created is None:
         return None
     metadata = fold_metadata(created, records)

@@ -1,7 +1,8 @@
 """The file of an export: written beside its place and moved there when it is whole, read piece by piece.
 
 Rules of the room: every function and method blocks and runs in a worker thread. What can't be read is `CorruptRecord`,
-with the line and offset of the trouble; an export has no torn tail, since it appears in one step.
+with the line and offset of the trouble; an export has no torn tail, since it appears in one step. A journal can be read
+as an export; that nothing of it was cut off is known of an export alone.
 """
 
 import os
@@ -16,7 +17,7 @@ from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.thread import ThreadMetadata
 from roder_trio.stores._batch import CHUNK_BYTES, CHUNK_RECORDS, MAX_APPEND_BYTES
 from roder_trio.stores._disk import Disk
-from roder_trio.stores._frame import Damage, batch_array, encode_array, encode_header, read_batch, read_thread_id
+from roder_trio.stores._frame import Damage, batch_array, encode_array, encode_header, read_batch, read_header
 from roder_trio.stores.transfer.source import read_creation
 
 NEW = ".new"
@@ -41,7 +42,7 @@ class ExportWriter:
         """Write the header and the creation. Raises StorageError if there is a file already, OSError."""
         self._refuse_existing()
         self._descriptor = self._disk.create(self._new)
-        self._write(encode_header(thread_id))
+        self._write(encode_header(thread_id, closed=True))
         self.add(b"[" + created + b"]")
 
     def add(self, array: bytes) -> None:
@@ -50,7 +51,8 @@ class ExportWriter:
         self._write(encode_array(self._number, array))
 
     def finish(self) -> None:
-        """Make the file appear in its place, and sync it. Raises StorageError if one came meanwhile, OSError."""
+        """Close the file and make it appear in its place. Raises StorageError if one came meanwhile, OSError."""
+        self.add(b"[]")
         self._disk.sync(self._descriptor)
         self._close()
         self._refuse_existing()
@@ -79,52 +81,63 @@ class ExportWriter:
 
 @attrs.frozen
 class Place:
-    """Where the next line of an export begins: its offset, its batch's number, and how many records stand before."""
+    """Where the next line of an export begins: its offset, its batch's number, and how many records stand before.
+
+    `closes` if the line before is the batch that ends an export.
+    """
 
     offset: int
     batch: int
     position: int
+    closes: bool = False
 
 
 @attrs.frozen
 class Head:
-    """What an export begins with."""
+    """What an export begins with; `closed` if it must have an end."""
 
     thread_id: ThreadId
     created: ThreadMetadata
     place: Place
+    closed: bool
 
 
 def read_head(path: Path) -> Head:
     """Read the header and the creation. Raises CorruptRecord, SchemaTooNew, OSError."""
     with path.open("rb") as file:
-        header, line = file.readline(MAX_LINE), file.readline(MAX_LINE)
+        first, line = file.readline(MAX_LINE), file.readline(MAX_LINE)
     try:
-        thread_id = read_thread_id(header)
+        header = read_header(first)
     except Damage as damage:
         raise CorruptRecord(path.name, "line 1", str(damage)) from damage
+    thread_id = header.thread_id
     found = batch_array(line, 0, len(line))
     if found is None or found[0] != 1:
         raise CorruptRecord(thread_id, f"{path.name} line 2", "the batch that created the thread is missing")
     created = read_creation(thread_id, found[1][1:-1])
-    return Head(thread_id, created, Place(len(header) + len(line), 2, 0))
+    return Head(thread_id, created, Place(len(first) + len(line), 2, 0), header.closed)
 
 
-def read_chunk(path: Path, thread_id: ThreadId, place: Place) -> tuple[list[dict[str, Any]], Place]:
+def read_chunk(path: Path, head: Head, place: Place) -> tuple[list[dict[str, Any]], Place]:
     """Read some batches; none at the end. Raises CorruptRecord, OSError."""
     values: list[dict[str, Any]] = []
-    offset, batch = place.offset, place.batch
+    offset, batch, closes = place.offset, place.batch, place.closes
     with path.open("rb") as file:
         file.seek(offset)
         while len(values) < CHUNK_RECORDS:
             line = file.readline(MAX_LINE)
-            if not line or (values and offset + len(line) - place.offset > CHUNK_BYTES):
+            ended = not line and (closes or not head.closed)
+            full = values and offset + len(line) - place.offset > CHUNK_BYTES
+            if ended or full:
                 break
             found = read_batch(line, 0, len(line))
             if found is None or found[0] != batch:
                 where = f"{path.name} line {batch + 1}, offset {offset}"
-                raise CorruptRecord(thread_id, where, f"batch {batch} is damaged or missing")
+                raise CorruptRecord(head.thread_id, where, f"batch {batch} is damaged or missing")
             values.extend(found[1])
             offset += len(line)
             batch += 1
-    return values, Place(offset, batch, place.position + len(values))
+            closes = not found[1]
+            if closes and not head.closed:
+                raise CorruptRecord(head.thread_id, f"{path.name} line 1", "it lacks what the header of an export says")
+    return values, Place(offset, batch, place.position + len(values), closes)

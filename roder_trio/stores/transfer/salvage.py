@@ -22,7 +22,7 @@ from roder_trio.schema.item import ThreadItemEvent
 from roder_trio.schema.thread import ThreadMetadata
 from roder_trio.stores._batch import grouped, stored_record
 from roder_trio.stores._filling import filling
-from roder_trio.stores._frame import Damage, batch_array, encode_creation, read_thread_id, whole_batches
+from roder_trio.stores._frame import Damage, Header, batch_array, encode_creation, read_header, whole_batches
 from roder_trio.stores.transfer.file import ExportWriter
 from roder_trio.stores.transfer.source import read_creation, records_of
 from roder_trio.stores.transfer.thread import Worker, writing
@@ -125,10 +125,10 @@ def _read(data: bytes, start: int, end: int) -> _Batch:
 
 def _thread_id(data: bytes, batches: list[_Batch]) -> ThreadId | None:
     """Whose thread it is: what the header says, else the creation, else the first record that names one."""
-    try:
-        return read_thread_id(data)
-    except Damage:
-        values = [value for batch in batches for value in batch.values]
+    header = _header(data)
+    if header is not None:
+        return header.thread_id
+    values = [value for batch in batches for value in batch.values]
     created = [value["metadata"] for value in values if isinstance(value.get("metadata"), dict)]
     named = [value.get("thread_id") for value in (*created, *values)]
     return next((thread_id for thread_id in named if isinstance(thread_id, str) and is_valid_id(thread_id)), None)
@@ -136,7 +136,8 @@ def _thread_id(data: bytes, batches: list[_Batch]) -> ThreadId | None:
 
 def _missing(data: bytes, batches: list[_Batch]) -> Iterator[Gap]:
     """The bytes that belong to no batch, and the numbers that none has."""
-    position, number = _end_of_header(data), 0
+    header = _header(data)
+    position, number = 0 if header is None else data.find(b"\n") + 1, 0
     for batch in batches:
         if batch.start > position:
             yield Gap(position, batch.start - position, "bytes that are no whole batch")
@@ -147,14 +148,16 @@ def _missing(data: bytes, batches: list[_Batch]) -> Iterator[Gap]:
         position, number = batch.end, max(number, batch.number)
     if position < len(data):
         yield Gap(position, len(data) - position, "bytes that are no whole batch")
+    elif header is not None and header.closed and not (batches and not batches[-1].values):
+        yield Gap(position, 0, "the export was cut here: the batch that closes it is missing")
 
 
-def _end_of_header(data: bytes) -> int:
+def _header(data: bytes) -> Header | None:
+    """What the first line says, if it can be read. Raises SchemaTooNew."""
     try:
-        read_thread_id(data)
+        return read_header(data)
     except Damage:
-        return 0
-    return data.find(b"\n") + 1
+        return None
 
 
 def _once(batches: list[_Batch]) -> Iterator[_Batch]:

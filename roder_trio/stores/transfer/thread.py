@@ -63,13 +63,13 @@ async def import_thread(
     head: Head = await worker.run(read_head, worker.path)
     renewal = Renewal(head.thread_id, new_id or head.thread_id)
     place = head.place
-    while (following := (await worker.run(_check_chunk, worker.path, head.thread_id, place))) is not None:
+    while (following := (await worker.run(_check_chunk, worker.path, head, place))) is not None:
         place = following
     await store.create_thread(renewal.metadata(head.created))
     async with filling(store, renewal.new):
         place = head.place
         while True:
-            records, place = await worker.run(_load_chunk, worker.path, renewal, place)
+            records, place = await worker.run(_load_chunk, worker.path, head, renewal, place)
             if not records:
                 break
             await store.append(renewal.new, records)  # type: ignore[arg-type]  # opaque ones are records too
@@ -79,15 +79,15 @@ async def import_thread(
     return metadata
 
 
-def _check_chunk(path: Path, thread_id: ThreadId, place: Place) -> Place | None:
+def _check_chunk(path: Path, head: Head, place: Place) -> Place | None:
     """Check a piece of an export; where the next one begins, None at the end. Raises CorruptRecord, InvalidRecord."""
-    values, following = read_chunk(path, thread_id, place)
-    checked_batch(thread_id, _decoded(thread_id, values, place))  # type: ignore[arg-type]
+    values, following = read_chunk(path, head, place)
+    checked_batch(head.thread_id, _decoded(head.thread_id, values, place))  # type: ignore[arg-type]
     return following if values else None
 
 
-def _load_chunk(path: Path, renewal: Renewal, place: Place) -> tuple[list[StoredRecord], Place]:
-    values, following = read_chunk(path, renewal.old, place)
+def _load_chunk(path: Path, head: Head, renewal: Renewal, place: Place) -> tuple[list[StoredRecord], Place]:
+    values, following = read_chunk(path, head, place)
     return _decoded(renewal.new, [renewal.record(value) for value in values], place), following
 
 
