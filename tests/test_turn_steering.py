@@ -422,5 +422,5 @@ async def test_a_steer_near_the_end_is_delivered_or_refused_at_every_step(
             refused, delivered = refused + (not accepted), delivered + accepted
         if not injector.fired:
             break
-    assert refused > 3
-    assert delivered > 6
+    assert refused > 1
+    assert delivered > 3

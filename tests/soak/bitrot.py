@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import trio
 
 import roder_trio as rt
-from roder_trio import StorageError, ThreadStore, stores
+from roder_trio import StorageError, stores
 from roder_trio.schema import transcript
 from roder_trio.schema.event import ThreadMetadataChanged, TurnCompleted, TurnStarted
 from roder_trio.schema.thread import Record
@@ -30,6 +30,7 @@ from roder_trio.stores.sqlite.database import Database
 from roder_trio.stores.sqlite.fault import storage_error
 from roder_trio.testing._sample import Sample
 from tests.kept_states import fingerprint
+from tests.sqlite_support import settled
 
 ACTIVE = ("one", "two", "three", "four")
 ARCHIVED = "five"
@@ -59,13 +60,15 @@ def _often_renewed() -> Iterator[None]:
         kept.RENEWED_AFTER = usual
 
 
-async def _fill(store: ThreadStore) -> None:
+async def _fill(store: stores.SqliteThreadStore) -> None:
+    """Fill a store; each kept state is there before the next append, so that the file is the same each time."""
     async with store.open():
         for number, name in enumerate((*ACTIVE, ARCHIVED)):
             sample = Sample(name)
             await store.create_thread(sample.metadata(number, labels=dict([LABEL]) if number % 2 == 0 else {}))
             for turn in ("first", "second"):
                 await store.append(name, _turn(sample, turn))
+                await settled(store)
             await store.append(name, [sample.delta("x" * 3000), sample.state("k", [None]), sample.user("more")])
         await store.archive_thread(ARCHIVED)
 
