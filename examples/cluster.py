@@ -19,7 +19,7 @@ import roder_trio as rt
 from roder_trio import inference, providers, stores
 
 LEASE = 8.0
-"""Seconds after which the threads of B are free when it is dead; short, so that nobody waits long. The default is 30."""
+"""Seconds after which the threads of B are free when it is dead; short, so nobody waits long. The default is 30."""
 
 
 def answer(text: str) -> list[Any]:
