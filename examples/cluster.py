@@ -19,7 +19,7 @@ import roder_trio as rt
 from roder_trio import inference, providers, stores
 
 LEASE = 8.0
-"""Seconds after which a dead owner's threads are free; short, so that nobody waits long here. The default is 30."""
+"""Seconds after which the threads of B are free when it is dead; short, so nobody waits long. The default is 30."""
 
 
 def answer(text: str) -> list[Any]:
@@ -27,9 +27,9 @@ def answer(text: str) -> list[Any]:
     return [inference.MessageDelta(text), usage, inference.Completed("stop")]
 
 
-def opened(url: str, tenant: str, *steps: Any, migrate: bool = False) -> AbstractAsyncContextManager[rt.Runtime]:
+def opened(url: str, tenant: str, *steps: Any, **options: Any) -> AbstractAsyncContextManager[rt.Runtime]:
     """A runtime on the shared threads."""
-    store = stores.PostgresThreadStore(url, tenant, lease_ttl=LEASE, migrate=migrate)
+    store = stores.PostgresThreadStore(url, tenant, **options)
     return rt.open_runtime(engines=[providers.ScriptedEngine(steps)], store=store)
 
 
@@ -37,7 +37,7 @@ async def work_elsewhere(url: str, tenant: str) -> None:
     """The other process: it does one turn as soon as it may, and is killed in the middle of its second."""
     thread_id = sys.stdin.readline().strip()
     endless = [inference.MessageDelta("B begins to say"), trio.Event()]
-    async with opened(url, tenant, answer("B answers."), endless) as runtime:
+    async with opened(url, tenant, answer("B answers."), endless, lease_ttl=LEASE) as runtime:
         try:
             await runtime.run_turn(thread_id, "Who is there?")
         except rt.ThreadOwnedElsewhere:
@@ -96,12 +96,12 @@ async def main(url: str) -> None:
         await heard(process)
     print("B was killed")
 
+    print("A waits until the lease of the dead ends")
     async with opened(url, tenant, answer("A answers again.")) as runtime:
         while True:
             try:
                 outcome = await runtime.run_turn(thread_id, "And now?")
             except rt.ThreadOwnedElsewhere as refusal:
-                print("A waits until the lease of the dead ends")
                 await trio.sleep(refusal.expires_in)
             else:
                 break

@@ -1,9 +1,6 @@
 """Compaction boundaries, and how compactions end."""
 
-from roder_trio.logic.compaction import (
-    is_boundary,
-    trim_to_last_boundary,
-)
+from roder_trio.logic.boundary import is_boundary, trim_to_last_boundary
 from roder_trio.schema.compaction import (
     Compacted,
     CompactionResult,

@@ -273,7 +273,12 @@ class Policy(abc.ABC):
 
 
 class Hook:
-    """Is told what turns and tools do. The base class does nothing; only `tool_calling` can stop anything."""
+    """Is told what turns and tools do. The base class does nothing; only `tool_calling` can stop anything.
+
+    Each call has `hook_timeout` seconds. One that overruns, or raises, is told as `HookFailed`, and what it was asked
+    about goes on as if there were no such hook. A turn that is interrupted cancels the hooks that it waits for, but for
+    those of compactions; `turn_ended` is called from a task of the runtime, one ended turn after the other.
+    """
 
     async def turn_starting(self, thread_id: str, turn_id: str, message: UserMessage) -> str | None:
         """Return context for this turn's requests, or None."""

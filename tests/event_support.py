@@ -10,7 +10,8 @@ from roder_trio import events, inference, items, providers, stores, testing, tra
 from roder_trio.logic.item import fold_items
 from tests.turn_support import settings
 
-NOW = datetime(2026, 10, 3, tzinfo=UTC)
+NOW = datetime(2020, 10, 3, tzinfo=UTC)
+"""Before any moment at which tests run."""
 DONE = inference.Completed("stop")
 AT_ONCE = rt.RuntimeConfig(reliability=rt.ReliabilityConfig(provider_retry_initial_backoff=0.0))
 """Settings under which a retry waits for nothing."""

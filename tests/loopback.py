@@ -81,9 +81,11 @@ def deaf_port() -> Iterator[int]:
 
 
 async def wait_tasks(count: int) -> None:
-    """Wait until no more than `count` tasks live."""
-    while trio.lowlevel.current_statistics().tasks_living > count:
+    """Wait until no more than `count` tasks live, and none of them has anything to do."""
+    living = count + 1
+    while living > count:
         await trio.testing.wait_all_tasks_blocked(0.001)
+        living = trio.lowlevel.current_statistics().tasks_living
 
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"

@@ -426,6 +426,18 @@ async def test_draining_takes_no_longer_than_the_usage_deadline_and_raises_nothi
         assert trio.current_time() == began + 5
 
 
+async def test_draining_many_attempts_takes_one_usage_deadline(autojump_clock):
+    async with books() as b:
+        threads = [f"t{n}" for n in range(10)]
+        for thread_id in threads:
+            b.holds[thread_id] = trio.Event()
+            b.open(f"a-{thread_id}", thread_id)
+            b.observe(f"a-{thread_id}", 1)
+        began = trio.current_time()
+        await b.actor.drain()
+        assert trio.current_time() == began + 5
+
+
 async def test_a_crash_keeps_slots_and_board(autojump_clock, caplog):
     async with books() as b:
         b.crashes = 1

@@ -12,7 +12,8 @@ import trio
 
 import roder_trio as rt
 from roder_trio.cli import __main__ as entry
-from roder_trio.cli.main import app, main, store_place
+from roder_trio.cli.main import app, main
+from roder_trio.cli.options import store_place
 from tests.loopback import HANG, STREAM, deaf_port, delta, ending, refusal, serving
 from tests.test_cli_terminal import EVIL, FORBIDDEN
 

@@ -3,6 +3,14 @@ from typing import Any
 import pytest
 
 from roder_trio.errors import ProviderFailure, ProviderFailureKind
+from roder_trio.logic.boundary import (
+    compaction_items,
+    counts_for,
+    in_band_boundary,
+    is_boundary,
+    same_boundary,
+    without_stored,
+)
 from roder_trio.logic.compaction import (
     Commit,
     Compact,
@@ -15,17 +23,11 @@ from roder_trio.logic.compaction import (
     Retried,
     Skip,
     Staging,
-    compaction_items,
-    counts_for,
     decide,
-    in_band_boundary,
-    is_boundary,
     limits,
     may_preempt,
-    same_boundary,
     step,
     threshold,
-    without_stored,
 )
 from roder_trio.schema import inference, transcript
 from roder_trio.schema.compaction import Compacted, CompactionResult, Preempted, Unsupported

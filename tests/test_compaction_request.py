@@ -5,7 +5,7 @@ import pytest
 
 import roder_trio as rt
 from roder_trio import inference, transcript
-from roder_trio.logic.window import note_images
+from roder_trio.logic.window import leave_out_images
 from roder_trio.schema.inference import ModelDescriptor
 from roder_trio.schema.usage import Purpose
 from tests.ledger_support import boundary, compact_directly, persist, with_goal
@@ -80,4 +80,4 @@ async def test_notes_stand_for_images_that_the_engine_does_not_take(autojump_clo
             await persist(scene, (seen,))
             assert await compact_directly(scene) is None
             [[asked]] = [request.transcript for request in scene.engine.compact_requests]
-            assert asked == (seen if capabilities.image_input else transcript.UserMessage(f"look\n{note_images(1)}"))
+            assert asked == (seen if capabilities.image_input else transcript.UserMessage(leave_out_images("look", 1)))

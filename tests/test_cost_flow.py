@@ -107,7 +107,7 @@ async def test_a_turn_costs_what_its_attempts_cost_and_nothing_is_loaded_for_tha
 async def test_the_charges_of_a_turn_long_ago_are_read_from_the_log(
     priced: Priced, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("roder_trio.actors._desk.MAX_BILLS", 1)
+    monkeypatch.setattr("roder_trio.actors._desk.MAX_ENDED", 1)
     async with priced(ROUND, STEP, STEP) as scene:
         first, second = await scene.run(), await scene.run()
         loads = scene.store.count
@@ -120,7 +120,7 @@ async def test_the_charges_of_a_turn_long_ago_are_read_from_the_log(
 async def test_a_turn_before_a_summary_is_charged_by_the_load_that_tells_its_end(
     priced: Priced, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("roder_trio.actors._desk.MAX_BILLS", 1)
+    monkeypatch.setattr("roder_trio.actors._desk.MAX_ENDED", 1)
     async with priced(STEP, STEP, STEP) as scene:
         first = await scene.run()
         summary = transcript.ContextCompaction("all of it")

@@ -84,7 +84,7 @@ SHORT = ["coding_agent.py", "approval.py", "goal.py", "structured_output.py", "s
 def run_example(name: str, folder: Path, *arguments: str) -> str:
     """What an example prints, run as a program of its own, with warnings as errors."""
     command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
-    finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert (finished.returncode, finished.stderr) == (0, "")
     return finished.stdout
 

@@ -182,10 +182,12 @@ async def test_an_engine_that_can_not_name_a_model_is_passed_over() -> None:
             await trio.lowlevel.checkpoint()
             if self.id == "b":
                 raise failure("TRANSPORT")
+            if self.id == "e":
+                raise LookupError("no such region")
             return ()
 
     first = scripted("a", [failure("AUTHENTICATION")], [failure("AUTHENTICATION")])
-    async with relay(first, Mute((), id="b"), Mute((), id="c"), scripted("d", [DONE])) as scene:
+    async with relay(first, *(Mute((), id=id) for id in "bce"), scripted("d", [DONE])) as scene:
         assert (await scene.run()).status == "completed"
         assert [provider for provider, _ in tried(scene)] == ["a", "d"]
     async with relay(first, Mute((), id="b")) as scene:

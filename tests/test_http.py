@@ -14,7 +14,10 @@ import trio
 import trio.testing
 
 from roder_trio.errors import ProviderFailure
+from roder_trio.logic.redaction import Redactor
+from roder_trio.logic.sse import Frame
 from roder_trio.providers import _http
+from roder_trio.providers._body import Body, Whole
 from roder_trio.providers._dialect import Timeouts
 from roder_trio.providers._http import SharedClient
 from roder_trio.providers.chat_completions import ChatCompletions, decode
@@ -695,3 +698,22 @@ async def test_the_clock_for_headers_starts_when_the_request_was_written(
 
     _, failure = await collect(engine(handler, timeouts=Timeouts()))
     assert (failure and failure.cause) == cause
+
+
+# -- a body of which nothing is known yet
+
+
+def test_white_space_before_an_answer_is_not_kept_however_long_it_lasts() -> None:
+    body = Body("application/json", Redactor())
+    for _ in range(100):
+        assert body.feed(b" \r\n" * 100) == []
+        assert len(body._buffer) == 0
+    assert body.feed(b'\n{"id":') == []
+    assert body.feed(b' "r1"}') == []
+    assert body.eof() == [Whole({"id": "r1"})]
+
+
+@pytest.mark.parametrize("head", [b"\xef\xbb\xbf", b"\n", b"\xef\xbb\xbf \n"])
+def test_frames_behind_white_space_are_frames(head: bytes) -> None:
+    body = Body(None, Redactor())
+    assert [*body.feed(head), *body.feed(b"da"), *body.feed(b"ta: 1\n\n")] == [Frame(None, "1")]

@@ -104,7 +104,7 @@ PROJECTIONS = [
 @pytest.mark.parametrize(("item", "base", "kinds"), PROJECTIONS, ids=str)
 def test_each_transcript_item_has_its_projection(item, base, kinds):
     assert id_base(item) == base
-    assert project(item, "u", "i") == kinds
+    assert project(item, "i") == kinds
     assert event_count(item) == len(kinds)
 
 

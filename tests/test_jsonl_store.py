@@ -33,6 +33,7 @@ from roder_trio.schema.usage import TokenUsage
 from roder_trio.stores import JsonlThreadStore
 from roder_trio.stores._frame import encode_batch
 from roder_trio.stores._lock import take_lock
+from roder_trio.stores.jsonl import lane
 from roder_trio.testing._appends import failed_append
 from roder_trio.testing._sample import START, Sample
 from tests.jsonl_support import FlakyDisk, fill, index_at_rest, journal, opened, texts
@@ -708,6 +709,62 @@ async def test_a_thread_that_is_released_while_it_is_written_drops_its_ids_after
         assert disk.calls["read"] == before + 1
 
 
+async def test_whoever_looks_through_a_store_does_not_hold_all_of_it_in_memory(base, monkeypatch):
+    monkeypatch.setattr(lane, "MAX_UNCLAIMED", 2)
+    names = [f"t{number}" for number in range(6)]
+    for name in names:
+        await fill(base, ["a"], thread_id=name)
+    async with opened(base) as store:
+        await store.claim_thread("t0")
+        for name in names * 2:
+            assert texts(await store.load_thread(name)) == ["a"]
+        assert len(store._lanes) == 3
+        disk = store._disk = FlakyDisk()
+        store._lanes.get("t0")
+        await store.append("t0", Sample("t0").texts("of a claimed thread"))
+        assert disk.calls["read"] == 0
+        await store.release_thread("t0")
+        assert len(store._lanes) == 2
+
+
+async def test_a_lane_in_use_is_never_dropped(base, monkeypatch):
+    monkeypatch.setattr(lane, "MAX_UNCLAIMED", 1)
+    sample = await fill(base, ["first"])
+    await fill(base, ["other"], thread_id="other")
+    disk = FlakyDisk()
+    async with opened(base, disk) as store:
+        disk.block.add("write")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.append, "t", sample.texts("second"))
+            await trio.to_thread.run_sync(disk.blocked.wait)
+            for name in ("other", "unknown", "other"):
+                await store.load_thread(name)
+            nursery.start_soon(store.append, "t", sample.texts("third"))
+            await wait_all_tasks_blocked()
+            disk.block.clear()
+            disk.release.set()
+        assert texts(await store.load_thread("t")) == ["first", "second", "third"]
+
+
+async def test_a_deletion_that_ends_while_the_store_closes_is_told(base):
+    await fill(base, ["first"])
+    disk = FlakyDisk()
+    told = []
+
+    async def delete():
+        told.append(await store.delete_thread("t"))
+
+    async with trio.open_nursery() as nursery, opened(base, disk) as store:
+        disk.block.add("remove")
+        nursery.start_soon(delete)
+        await trio.to_thread.run_sync(disk.blocked.wait)
+        disk.block.clear()
+        nursery.start_soon(trio.to_thread.run_sync, disk.release.set)
+    assert told == [True]
+    async with opened(base) as store:
+        assert await store.list_threads() == ThreadPage()
+
+
 # -- cancellation and deadlines
 
 
@@ -876,6 +933,17 @@ def test_the_lock_is_not_inherited(base):
     descriptor = take_lock(base / "lock")
     assert not os.get_inheritable(descriptor)
     os.close(descriptor)
+
+
+async def test_a_file_system_without_locks_has_no_holder(base, monkeypatch):
+    def refuse(descriptor, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(StorageError, match=f"can't be opened.*{os.strerror(errno.ENOLCK)}") as refused:
+        async with opened(base):
+            pass
+    assert not isinstance(refused.value, StoreInUse)
 
 
 async def test_bad_folders_are_named(base, tmp_path):

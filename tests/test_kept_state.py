@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from roder_trio.codec import state as codec
 from roder_trio.errors import InvalidRecord
-from roder_trio.logic.boundary import is_boundary
-from roder_trio.logic.compaction import retained_before
+from roder_trio.logic.boundary import is_boundary, retained_before
 from roder_trio.logic.thread.facts import FROM_LOG
 from roder_trio.logic.thread.hydration import Hydration, fold_tail
 from roder_trio.logic.thread.reading import shown_items, stored_outcome

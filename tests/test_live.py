@@ -291,7 +291,7 @@ def test_what_a_view_shows_at_the_end_is_what_is_stored(events, ends_well):
                 item_id = live.take("u", base)
                 assert item_id is not None or isinstance(item, ToolCall), "all text that is stored was shown"
                 item_id = item_id or numbers.take("u", base)
-                for kind in project(item, "u", item_id):
+                for kind in project(item, item_id):
                     view.apply(kind)
             stored.append(item)
         live.confirm()

@@ -5,7 +5,8 @@ import pytest
 import trio
 import trio.testing
 
-from roder_trio.logic.compaction import Commit, Staging, is_boundary, step
+from roder_trio.logic.boundary import is_boundary
+from roder_trio.logic.compaction import Commit, Staging, step
 from roder_trio.logic.window import History
 from roder_trio.providers.offline import Offline
 from roder_trio.schema.inference import (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from roder_trio.logic.naming import ToolNames, WireIds, plain_name, short_id_form
 from roder_trio.logic.pairing import CUT_OFF, NO_RESULT, paired, sendable_arguments
-from roder_trio.logic.window import note_images
+from roder_trio.logic.window import leave_out_images
 from roder_trio.schema.inference import EngineTarget
 from roder_trio.schema.transcript import (
     AssistantMessage,
@@ -272,8 +272,8 @@ def test_ids_of_a_fixed_form_are_hashed_into_it_and_stay_distinct() -> None:
 
 
 def test_left_out_images_are_counted_in_a_note() -> None:
-    assert note_images(1) == "[1 image was left out: this model takes no images.]"
-    assert note_images(2).startswith("[2 images were")
+    assert leave_out_images("", 1) == "[1 image was left out: this model takes no images.]"
+    assert leave_out_images("", 2).startswith("[2 images were")
 
 
 _ITEMS = st.lists(

@@ -429,3 +429,15 @@ async def test_an_answer_and_a_change_of_mode_at_once_resolve_a_request_once(
         assert outcomes(scene.happened) in (["approved"], ["policy_approved"])
         assert deed.runs == ["c1"]
         await settled(scene)
+
+
+async def test_a_mode_goes_with_the_thread_that_had_it(autojump_clock: Clock) -> None:
+    deed, store = Deed(), stores.MemoryThreadStore()
+    async with consenting(CHANGE, DONE_STEP, tools=[deed], store=store, policy_mode="accept_all") as scene:
+        metadata = await scene.runtime.load_metadata(scene.id)
+        assert metadata is not None
+        await scene.runtime.set_policy_mode("plan", scene.id)
+        assert await scene.runtime.delete_thread(scene.id)
+        await store.create_thread(metadata)
+        await scene.run()
+        assert len(deed.runs) == 1

@@ -1,5 +1,6 @@
 """What a store or an engine of a host's own may leave out."""
 
+import inspect
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
@@ -7,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 import roder_trio as rt
-from roder_trio import events, inference
+from roder_trio import events, inference, providers, stores, testing
 from roder_trio.schema.thread import Record
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -80,3 +81,20 @@ async def test_an_engine_has_no_compaction_no_models_and_no_need_of_a_client() -
     assert await engine.list_models() == ()
     engine.use_client(object())
     assert engine.capabilities == rt.InferenceCapabilities.text_only()
+
+
+SHIPPED = (
+    *(stores.JsonlThreadStore, stores.MemoryThreadStore, stores.PostgresThreadStore, stores.SqliteThreadStore),
+    *(providers.Anthropic, providers.ChatCompletions, providers.Gemini, providers.Offline, providers.OpenAIResponses),
+    *(providers.ScriptedEngine, testing.FaultyStore),
+)
+
+
+@pytest.mark.parametrize("shipped", SHIPPED, ids=lambda shipped: shipped.__name__)
+def test_what_a_port_calls_its_arguments_every_shipped_one_calls_so_too(shipped: type) -> None:
+    port = next(base for base in (rt.ThreadStore, rt.InferenceEngine) if issubclass(shipped, base))
+    for name, method in inspect.getmembers(port, inspect.isfunction):
+        if not name.startswith("_"):
+            assert [*inspect.signature(getattr(shipped, name)).parameters] == [*inspect.signature(method).parameters], (
+                name
+            )

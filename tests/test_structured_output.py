@@ -283,3 +283,12 @@ async def test_a_turn_that_was_started_otherwise_has_no_output() -> None:
         async with scene.runtime.turn(scene.id, "go") as turn:
             pass
         assert turn.outcome.output is None
+
+
+async def test_of_many_turns_the_answers_of_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roder_trio.actors._desk.MAX_ENDED", 2)
+    async with asking(text_step(), text_step(), text_step()) as scene:
+        turns = [(await scene.run(output_type=dict(SCHEMA))).turn_id for _ in range(3)]
+        found = [await scene.wait(turn_id) for turn_id in turns]
+        assert [outcome.output is not None for outcome in found] == [False, True, True]
+        assert [outcome.text for outcome in found] == [VALID] * 3

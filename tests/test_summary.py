@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roder_trio.logic import summary
-from roder_trio.logic.boundary import is_boundary
-from roder_trio.logic.compaction import trim_to_last_boundary
+from roder_trio.logic.boundary import is_boundary, trim_to_last_boundary
 from roder_trio.logic.estimate import estimate
 from roder_trio.logic.turn import summary_request
 from roder_trio.logic.window import History

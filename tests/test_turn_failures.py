@@ -1,6 +1,7 @@
 """Failures of engines: which are tried again and when, which end the turn and how, and the limits of a turn."""
 
 import logging
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -561,6 +562,22 @@ async def test_a_stream_that_does_not_close_in_time_is_never_followed_by_another
             transcript.ToolCall("c", "look", "{}")
         ] * (len(step) == 4)
         assert (await scene.run()).text == "ok"
+
+
+@pytest.mark.parametrize(("grace", "seconds"), [(1.0, 1.0), (6.0, 6.0), (10.0, 10.0), (60.0, 10.0)])
+async def test_all_that_ends_a_step_has_one_grace(
+    autojump_clock: trio.testing.MockClock, grace: float, seconds: float
+) -> None:
+    async def hang(number: int, thread_id: str, records: Sequence[Any]) -> None:
+        await trio.sleep(100.0 if isinstance(records[0].event, events.UsageRecorded) else 0.0)
+
+    store = testing.FaultyStore(stores.MemoryThreadStore(), before=hang)
+    engine = Sticky([say("a"), used(2), DONE])
+    config = settings(close_step_grace=grace)
+    async with one_thread(engine=engine, store=store, config=config) as scene:
+        outcome = await scene.run()
+        assert (outcome.status, outcome.error_kind) == ("failed", "storage")
+        assert trio.current_time() == pytest.approx(seconds)
 
 
 async def test_a_stream_that_does_not_close_in_time_may_end_its_turn(autojump_clock: trio.testing.MockClock) -> None:

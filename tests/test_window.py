@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roder_trio.logic.compaction import counts_for, is_boundary, trim_to_last_boundary
-from roder_trio.logic.estimate import Sums, byte_length, estimate, measure, size, sums
+from roder_trio.logic.boundary import counts_for, is_boundary, trim_to_last_boundary
+from roder_trio.logic.estimate import IMAGE_TOKENS, Sums, byte_length, estimate, sums
 from roder_trio.logic.window import History, Window, active_user_message, last_user_message, without_images
 from roder_trio.schema.inference import EngineTarget
 from roder_trio.schema.transcript import (
@@ -69,13 +69,13 @@ def history_of(*items: TranscriptItem) -> History:
     ],
 )
 def test_each_kind_of_item_has_its_bytes_and_its_surcharge(item, expected):
-    assert measure(item) == expected
+    found = sums(item)
+    assert (found.bytes, found.surcharge + IMAGE_TOKENS * found.tool_images) == expected
 
 
 def test_images_of_results_cost_nothing_with_an_engine_that_takes_none():
     result = ToolResult("c", "read", "12345678", images=(Image("u"),))
     asked = UserMessage("", (Image("u"),))
-    assert measure(result, images=False) == (8, 0)
     assert estimate([result, asked], images=False) == 2 + 1_600
     assert estimate([result, asked]) == 2 + 3_200
 
@@ -108,7 +108,7 @@ def test_images_of_results_cost_nothing_with_an_engine_that_takes_none():
     ],
 )
 def test_opaque_metadata_is_a_surcharge(payload, tokens):
-    assert measure(ProviderMetadata(payload)) == (0, tokens)
+    assert sums(ProviderMetadata(payload)) == Sums(0, tokens)
 
 
 def test_lone_surrogates_have_a_length():
@@ -126,10 +126,7 @@ def test_the_table_of_estimates():
     before = history.sums()
     history.append(said)
     history.append(signal)
-    anchor = 20 + (history.sums() - before).tokens()
-    assert size(history.estimate(), anchor) == 4_520
-    assert size(history.estimate(), None) == 4_505
-    assert size(history.estimate(), 3) == 4_505
+    assert (history.estimate(), (history.sums() - before).tokens()) == (4_505, 4_500)
 
 
 # -- views -------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from roder_trio.actors.compaction import Compaction, Outcome
 from roder_trio.errors import ActorCrashed, StorageError
 from roder_trio.logic import compaction as rules
 from roder_trio.logic import pruning
+from roder_trio.logic.boundary import has_open_call
 from roder_trio.logic.thread.facts import View
 from roder_trio.schema.command import PruneContext
 from roder_trio.schema.compaction import Compacted, Preempted
@@ -73,7 +74,7 @@ class AutoCompaction:
                 scope.publish(ContextCompactionSkipped(reason))
             case rules.Prune():
                 await self._prune(PruneContext(turn_id=scope.turn_id, size=size, threshold=threshold))
-            case rules.Compact() if not rules.has_open_call(scope.view.window):
+            case rules.Compact() if not has_open_call(scope.view.window):
                 return await self._compact(threshold, size)
         return True
 
@@ -99,7 +100,7 @@ class AutoCompaction:
         While a call is open the window stays as it is. Raises what made it fail.
         """
         scope, before = self.scope, self._estimate()
-        if rules.has_open_call(scope.view.window):
+        if has_open_call(scope.view.window):
             await trio.lowlevel.checkpoint()
             return Recovery(before, before)
         if attempt > 1 and not scope.engine.requires_native_compaction:
@@ -176,12 +177,15 @@ class AutoCompaction:
         return self.scope.view.sums.tokens(self.scope.takes_images)
 
     def _size(self) -> int:
-        """What counts against the threshold; a count from before a boundary, whoever committed that, is none."""
-        view = self.scope.view
+        """What counts against the threshold: the estimate, or what the provider counted and what came since.
+
+        A count from before a boundary, whoever committed that, is none.
+        """
+        view, estimate = self.scope.view, self._estimate()
         if self._anchor is None or _boundary_of(self._anchor[1]) is not _boundary_of(view):
-            return self._estimate()
+            return estimate
         counted, then = self._anchor
-        return rules.size(self._estimate(), counted + (view.sums - then.sums).tokens(self.scope.takes_images))
+        return max(estimate, counted + (view.sums - then.sums).tokens(self.scope.takes_images))
 
 
 def _boundary_of(view: View) -> TranscriptItem | None:

@@ -32,9 +32,8 @@ from roder_trio.schema.turn import TurnOutcome
 _ARRIVALS: Final = count()
 """Numbers requests in the order in which they are stored, over all threads; the wall clock is no order."""
 
-MAX_BILLS = 64
-"""Turns whose charges are kept in memory; those of older ones are read from the log."""
-
+MAX_ENDED = 64
+"""Ended turns whose charges and structured answers are kept in memory; of older ones only the log tells."""
 
 T = TypeVar("T")
 
@@ -47,6 +46,11 @@ def without(table: Mapping[str, T], key: str) -> Mapping[str, T]:
     return {name: value for name, value in table.items() if name != key} or _NONE
 
 
+def newest(table: Mapping[str, T]) -> Mapping[str, T]:
+    """Return a table to which one was added, without the oldest if it has one too many."""
+    return table if len(table) <= MAX_ENDED else without(table, next(iter(table)))
+
+
 @attrs.define(eq=False)
 class Desk:
     """What waits on one thread, and what it waits for. Tables that are mostly empty are replaced when they change."""
@@ -55,8 +59,8 @@ class Desk:
     """The stored requests that have no answer, by id, each with its place among those of all threads."""
     terms: Mapping[str, ApprovalTerms] = _NONE
     """By what requests for consent are decided again when the mode changes."""
-    outputs: dict[str, Accepted] = attrs.field(factory=dict)
-    """The structured answers of the turns that ended while the thread is in memory, by turn."""
+    outputs: Mapping[str, Accepted] = _NONE
+    """The structured answers of the newest turns that ended while the thread is in memory, by turn."""
     bills: Mapping[str, tuple[Bill, ...]] = _NONE
     """How the attempts of the newest of those turns are charged, by turn."""
     _notes: Mapping[str, Note] = _NONE
@@ -118,10 +122,12 @@ class Desk:
 
     def charge(self, turn_id: str, records: Iterable[EventEnvelope]) -> None:
         """A turn has ended, with these records of its attempts."""
-        self.bills = {**self.bills, turn_id: bills(records, self._notes)}
+        self.bills = newest({**self.bills, turn_id: bills(records, self._notes)})
         self._notes = _NONE
-        if len(self.bills) > MAX_BILLS:
-            self.bills = without(self.bills, next(iter(self.bills)))
+
+    def accept(self, turn_id: str, answer: Accepted) -> None:
+        """A turn has ended with this structured answer."""
+        self.outputs = newest({**self.outputs, turn_id: answer})
 
     def ended(self, told: TurnOutcome | EndedTurn) -> EndedTurn:
         """Return how a turn ended, with its structured answer if there is one, and how it is charged if that is known.

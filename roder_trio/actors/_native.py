@@ -11,6 +11,7 @@ from roder_trio.actors._attempts import Attempts
 from roder_trio.actors._stream import StreamBlock
 from roder_trio.logic import compaction as rules
 from roder_trio.logic.cost import with_attempt
+from roder_trio.logic.estimate import estimate
 from roder_trio.logic.retry import RetrySeries
 from roder_trio.ports import InferenceEngine
 from roder_trio.schema.inference import InferenceEvent, InferenceRequest, TurnContext
@@ -58,7 +59,7 @@ class NativeStrategy:
         match verdict:
             case rules.Commit(item):
                 payload = with_attempt(item.payload, attempt_id, self.attempts.plan.model)
-                return rules.Boundary(ProviderMetadata(payload), "native", 1, rules.estimate([item]))
+                return rules.Boundary(ProviderMetadata(payload), "native", 1, estimate([item]))
             case rules.Fail() | rules.Declined():
                 return verdict
         raise AssertionError(f"a stream's end can't be {verdict!r}")

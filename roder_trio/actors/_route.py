@@ -4,6 +4,7 @@ Every step begins with the first. Another takes over only from a failure that st
 need not have, and only while the step has shown nothing.
 """
 
+import logging
 from collections.abc import Sequence
 
 import attrs
@@ -14,6 +15,8 @@ from roder_trio.logic.thread.facts import EngineFacts
 from roder_trio.ports import InferenceEngine
 from roder_trio.schema.command import TurnPlan
 from roder_trio.schema.inference import ModelDescriptor
+
+log = logging.getLogger(__name__)
 
 _OF_ONE_PROVIDER = (
     ProviderFailureKind.QUOTA_EXCEEDED,
@@ -93,8 +96,10 @@ async def _route(substitute: Substitute) -> Route | None:
     if model is None:
         try:
             listed = await engine.list_models()
-        except ProviderFailure:
-            return None  # noqa: ASYNC910 - the call that failed was a checkpoint
+        except Exception as error:
+            log.warning("engine %s can't take over: its models could not be listed: %s", engine.id, error)
+            await trio.lowlevel.checkpoint()
+            return None
         if not listed:
             return None
         model, row = listed[0].id, listed[0]

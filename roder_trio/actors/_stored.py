@@ -1,6 +1,7 @@
 """What an incarnation reads of its thread: the state it begins with, and what that state doesn't hold.
 
-Each function awaits the store alone; cancelling one leaves nothing behind. They raise StorageError.
+Each function awaits the store alone; cancelling one leaves at most the claim, which is given back as the thread leaves
+memory. They raise StorageError.
 """
 
 from roder_trio.actors._services import Services

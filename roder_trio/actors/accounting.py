@@ -137,14 +137,14 @@ class AccountingActor:
             slot.report, slot.usage = totals.reading(attempt_id)
             self._append_if_due(slot.attempt.thread_id)
 
-    async def settle(self, attempt_id: str) -> TokenUsage:
+    async def settle(self, attempt_id: str, grace: float = math.inf) -> TokenUsage:
         """Wait until all that was observed of an attempt is stored, close it, return its last reading.
 
-        Shielded and bounded by `usage_deadline`. Raises StorageError if it isn't stored by then: the totals go back to
-        what is known to be stored, and nothing of the attempt is tried again.
+        Shielded and bounded by `usage_deadline`, or `grace` seconds if that is less. Raises StorageError if it isn't
+        stored by then: the totals go back to what is known to be stored, and nothing of the attempt is tried again.
         """
         slot = self._slots[attempt_id]
-        await self._save(slot)
+        await self._save(slot, grace)
         if slot.unsaved:
             self._drop(slot)
             raise StorageError(
@@ -160,19 +160,23 @@ class AccountingActor:
             self._tell(slot)
 
     async def drain(self) -> None:
-        """Wait until all that was observed so far is stored, or can't be; each attempt stays open for its owner."""
-        for slot in list(self._slots.values()):
-            await self._save(slot)
+        """Wait until all that was observed so far is stored, or can't be; each attempt stays open for its owner.
+
+        Takes at most `usage_deadline`; a cancel is heard after that.
+        """
+        async with trio.open_nursery() as nursery:
+            for slot in self._slots.values():
+                nursery.start_soon(self._save, slot, math.inf)
         await trio.lowlevel.checkpoint()
 
-    async def _save(self, slot: _Slot) -> None:
-        """Have the newest reading stored at once, and wait for that at most `usage_deadline`, under a shield."""
+    async def _save(self, slot: _Slot, grace: float) -> None:
+        """Have the newest reading stored at once, and wait for that under a shield, as long as it may take."""
         slot.settling = True
         self._append_if_due(slot.attempt.thread_id)
         if not self._is_awaited(slot):
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
-        with trio.move_on_after(self._deadline, shield=True):
+        with trio.move_on_after(min(self._deadline, grace), shield=True):
             while True:
                 slot.ended = slot.ended or trio.Event()
                 await slot.ended.wait()

@@ -58,7 +58,7 @@ class DirectCompactions:
         raise RuntimeClosed("The runtime was left while it compacted; what that used is counted.")
 
     async def close(self) -> None:
-        """End all of them, and wait until they have left."""
+        """End all of them, and wait until they have left. Cancelled, they end all the same."""
         self._closing = True
         for scope in self._scopes:
             scope.cancel()

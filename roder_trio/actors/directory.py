@@ -66,7 +66,7 @@ class Directory:
             thread.pins -= 1
 
     async def resident(self, thread_id: str) -> ResidentThread:
-        """Return the thread, making it resident."""
+        """Return the thread, making it resident; it begins to read its log only when asked. Raises RuntimeClosed."""
         await trio.lowlevel.checkpoint()
         return await self._resident(thread_id)
 
@@ -143,7 +143,7 @@ class Directory:
         return all(thread.job is None and not thread.mailbox.unanswered for thread in self)
 
     async def close(self) -> None:
-        """Make all threads leave memory, and wait until they have."""
+        """Make all threads leave memory, and wait until they have. Cancelled, they leave all the same."""
         for thread in list(self._threads.values()):
             thread.evict()
         for thread in list(self._departing.values()):

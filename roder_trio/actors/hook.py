@@ -40,7 +40,10 @@ class Called:
 
 
 class Hooks:
-    """All hooks of a runtime, in the order of registration."""
+    """All hooks of a runtime, in the order of registration.
+
+    A cancel passes through; all else that a hook raises, or an overrun, is told as `HookFailed` and raised nowhere.
+    """
 
     def __init__(self, hooks: Sequence[Hook], deadlines: Deadlines, cost_of: CostOf) -> None:
         self._hooks = tuple(hooks)
@@ -133,7 +136,7 @@ class Hooks:
 
 
 class Policies:
-    """All policies of a runtime, in the order of registration."""
+    """All policies of a runtime, in the order of registration. A cancel passes through, and nothing else is raised."""
 
     def __init__(self, policies: Sequence[Policy], deadlines: Deadlines) -> None:
         self._policies = tuple(policies)

@@ -10,7 +10,8 @@ from roder_trio.actors._services import Services
 from roder_trio.actors._supervisor import flatten
 from roder_trio.actors.compaction import Compaction
 from roder_trio.errors import CompactionPreempted
-from roder_trio.logic.compaction import Kept, is_boundary, limits
+from roder_trio.logic.boundary import is_boundary
+from roder_trio.logic.compaction import Kept, limits
 from roder_trio.logic.thread.facts import View
 from roder_trio.ports import InferenceEngine
 from roder_trio.schema.command import CompactionEnded, TurnPlan
@@ -35,7 +36,7 @@ class ManualCompaction:
     hint: str | None
 
     async def run(self) -> CompactionEnded:
-        """Compact and return the result, or the error that the caller is to see."""
+        """Compact and return the result, or the error that the caller is to see. Raises only Cancelled."""
         result: CompactionResult | None = None
         error: BaseException | None = None
         try:

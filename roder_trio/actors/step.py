@@ -72,7 +72,7 @@ class SamplingStep:
             self._observe,
             scope.cut,
             config.reliability.stream_idle_timeout,
-            config.deadlines.stream_close_grace,
+            min(config.deadlines.stream_close_grace, config.deadlines.close_step_grace),
         )
         scope.services.accounting.open(attempt)
         scope.publish(InferenceStarted(attempt.attempt_id, attempt.provider, attempt.model))
@@ -129,12 +129,17 @@ class SamplingStep:
         return ProviderFailure(ProviderFailureKind.STREAM_INTERRUPTED, message, cause="truncated")
 
     async def _close(self) -> None:
-        """End the step: what it leaves is known, what it used is stored. Never raises but Cancelled."""
+        """End the step, within `close_step_grace` of its last event: what it leaves is known, what it used is stored.
+
+        Never raises but Cancelled.
+        """
         ended_at = self._reader.ended_at
         self.read_until = trio.current_time() if ended_at is None else ended_at
         self.leftover = self.step.final_items() if self.step.completed is not None else self.step.unfinished()
+        services = self.scope.services
+        left = self.read_until + services.config.deadlines.close_step_grace - trio.current_time()
         try:
-            self.usage = await self.scope.services.accounting.settle(self.attempt.attempt_id)
+            self.usage = await services.accounting.settle(self.attempt.attempt_id, max(0.0, left))
         except StorageError as error:
             self.storage_error = error
 

@@ -61,24 +61,23 @@ class ThreadActor:
         self._retake = False
         self._nursery: trio.Nursery
 
-    async def run(self, first: Request | None = None) -> None:
-        """Serve until the thread stops being resident; then return. Raises what this incarnation can't survive."""
+    async def run(self, request: Request | None = None) -> None:
+        """Serve until the thread stops being resident; then return. `request` is one that was taken already.
+
+        Raises what this incarnation can't survive.
+        """
         mailbox = self._home.mailbox
         try:
             async with trio.open_nursery() as self._nursery:
                 self._home.scope = self._nursery.cancel_scope
                 try:
-                    if self._recovers and first is None:
+                    if self._recovers and request is None:
                         await self._recover()
-                    while True:
-                        request = first or mailbox.take_nowait()
-                        first = None
-                        if request is None:
-                            if self._log is None and not mailbox.unanswered:
-                                self._home.depart()
-                                return
-                            request = await mailbox.take()
-                        await self._serve(request)
+                    request = request or mailbox.take_nowait()
+                    while request is not None or self._log is not None or mailbox.unanswered:
+                        await self._serve(request or await mailbox.take())
+                        request = mailbox.take_nowait()
+                    self._home.depart()
                 finally:
                     self._close()
         finally:
@@ -111,10 +110,7 @@ class ThreadActor:
 
     def _let_waiters_hear_first(self) -> None:
         """Who waits for a turn's end learns it before an archive hides the thread."""
-        waiting = self._home.waiting
-        ordered = sorted(waiting, key=lambda request: not isinstance(request.payload, c.WaitTurn))
-        waiting.clear()
-        waiting.extend(ordered)
+        self._home.waiting.sort(key=lambda request: not isinstance(request.payload, c.WaitTurn))
 
     async def _handle(self, request: Request) -> None:
         with request.held():
@@ -286,7 +282,7 @@ class ThreadActor:
         self._home.desk.charge(turn_id, totals.take_records())
         self._retake = True
         if isinstance(payload, c.FinalStep) and payload.output is not None:
-            self._home.desk.outputs[turn_id] = payload.output
+            self._home.desk.accept(turn_id, payload.output)
         entry = self._resident.state.turns[turn_id]
         assert entry.terminal is not None
         ended = self._home.desk.ended(outcome_of(turn_id, entry, entry.terminal))
@@ -354,6 +350,7 @@ class ThreadActor:
         if payload.delete:
             done = await store.delete_thread(thread_id)
             if done:
+                self._services.policy_modes.threads.pop(thread_id, None)
                 self._announce_end(ThreadDeleted())
         self._retake = True
         request.resolve(done)

@@ -168,13 +168,14 @@ class ToolBatch:
         return await self._ask_policy(entry, tool)
 
     def _look_up(self, entry: _Call) -> str | None:
-        name, config = entry.call.name, self.services.config
-        allowlists = (config.tool_allowlist, self.plan.tool_allowlist)
-        offered = [known for known in self.services.toolbox.tools if is_permitted(known, *allowlists)]
-        entry.tool = self.services.toolbox.get(name)
-        if entry.tool is None:
-            return rules.unknown_tool(name, offered).text
-        return None if is_permitted(name, *allowlists) else rules.forbidden_tool(name, offered).text
+        name, toolbox = entry.call.name, self.services.toolbox
+        allowlists = (self.services.config.tool_allowlist, self.plan.tool_allowlist)
+        entry.tool = toolbox.get(name)
+        if entry.tool is not None and is_permitted(name, *allowlists):
+            return None
+        offered = [known for known in toolbox.tools if is_permitted(known, *allowlists)]
+        refuse = rules.unknown_tool if entry.tool is None else rules.forbidden_tool
+        return refuse(name, offered).text
 
     def _check_arguments(self, entry: _Call, tool: Tool, text: str) -> str | None:
         checked = rules.check(tool.spec, text, self.finish_reason, self.services.toolbox.validator(tool.spec.name))

@@ -11,7 +11,9 @@ from roder_trio.runtime.cost import CostBook
 from roder_trio.runtime.engines import EngineRegistry
 
 CENTS = 2
+"""Digits behind the point of amounts from a dollar on."""
 FINE = 4
+"""The fewest digits behind the point of smaller ones."""
 
 
 @attrs.frozen
@@ -58,5 +60,5 @@ def cost_words(cost: rt.Cost) -> str:
 
 
 def with_cost(words: str, cost: rt.Cost | None) -> str:
-    """Return what was used with what it cost; None if nothing was counted."""
+    """Return what was used, with what it cost; a cost of None says that nothing was counted."""
     return words if cost is None else f"{words}, {cost_words(cost)}"

@@ -3,8 +3,6 @@
 Exit codes: 0 done, and for `resume` that the goal is complete; 1 it is not, or there is none; 2 called wrongly.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from json import dumps
 from typing import Annotated, Literal
 
@@ -16,8 +14,8 @@ from roder_trio.cli.conversation import open_conversation
 from roder_trio.cli.cost import cost_of_goal, with_cost
 from roder_trio.cli.failure import DONE, FAILED, UsageError, explained
 from roder_trio.cli.keyboard import Keyboard, is_attended
-from roder_trio.cli.location import password_in, store_at
-from roder_trio.cli.options import MODEL_DEFAULTS, ModelOptions, Store, store_place
+from roder_trio.cli.location import open_stored
+from roder_trio.cli.options import MODEL_DEFAULTS, ModelOptions, Store
 from roder_trio.cli.pursuit import pursue
 from roder_trio.cli.report import goal_words
 from roder_trio.cli.signals import open_interrupts
@@ -47,7 +45,7 @@ async def set_goal(
     terminal = Terminal.standard()
     with explained(terminal, "set the goal") as result:
         patch = goal_patch(objective, budget, no_budget=no_budget, status=status)
-        async with _opened(terminal, store) as runtime:
+        async with open_stored(terminal, store) as runtime:
             found = await runtime.thread_goal_set(thread, patch)
         if found is None:
             raise UsageError("the thread has no goal yet; say what it is to reach")
@@ -67,7 +65,7 @@ async def show(
     """Print the goal of THREAD: what it is, how it stands, what was used of its budget, and what that cost."""
     terminal = Terminal.standard()
     with explained(terminal, "show the goal") as result:
-        async with _opened(terminal, store, read_only=True) as runtime:
+        async with open_stored(terminal, store, read_only=True) as runtime:
             snapshot = await runtime.load_thread(thread)
         if snapshot is None:
             raise rt.ThreadNotFound(thread)
@@ -89,7 +87,7 @@ async def clear(thread: str, /, *, store: Store = None) -> int:
     """Take the goal of THREAD away. What it used stays counted."""
     terminal = Terminal.standard()
     with explained(terminal, "clear the goal") as result:
-        async with _opened(terminal, store) as runtime:
+        async with open_stored(terminal, store) as runtime:
             cleared = await runtime.thread_goal_clear(thread)
         terminal.note("the goal was cleared" if cleared else "there is no goal to clear")
         result.code = DONE if cleared else FAILED
@@ -144,12 +142,3 @@ def goal_in(snapshot: rt.ThreadSnapshot) -> goals.Goal | None:
         return None
     tokens = state.opening_tokens + folded.ledger.goal(found.goal_id)
     return read(found, tokens, state.opening_time + state.goal_time)
-
-
-@asynccontextmanager
-async def _opened(terminal: Terminal, store: str | None, *, read_only: bool = False) -> AsyncIterator[rt.Runtime]:
-    """Open a runtime that only looks after what is stored; the store's password is shown nowhere."""
-    place = store_place(store)
-    terminal.hide(password_in(place))
-    async with rt.open_runtime(store=store_at(place, read_only=read_only)) as runtime:
-        yield runtime

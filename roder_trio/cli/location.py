@@ -1,11 +1,15 @@
 """Which store a path or a URL means."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import roder_trio as rt
 from roder_trio import stores
 from roder_trio.cli.failure import UsageError
+from roder_trio.cli.options import store_place
+from roder_trio.cli.terminal import Terminal
 
 DATABASE_SUFFIXES = frozenset({".db", ".sqlite", ".sqlite3"})
 SERVER_SCHEMES = frozenset({"postgres", "postgresql"})
@@ -36,3 +40,12 @@ def password_in(name: str) -> str | None:
         return urlsplit(name).password
     except ValueError:
         return None
+
+
+@asynccontextmanager
+async def open_stored(terminal: Terminal, store: str | None, *, read_only: bool = False) -> AsyncIterator[rt.Runtime]:
+    """Open a runtime that only looks after what is stored; the store's password is shown nowhere."""
+    place = store_place(store)
+    terminal.hide(password_in(place))
+    async with rt.open_runtime(store=store_at(place, read_only=read_only)) as runtime:
+        yield runtime

@@ -6,7 +6,6 @@ not be carried out, 2 the command was called wrongly. Answers and results go to 
 
 import signal
 import sys
-from contextlib import AbstractAsyncContextManager
 from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
@@ -22,9 +21,9 @@ from roder_trio.cli.failure import DONE, FAILED, UsageError, explained
 from roder_trio.cli.goal import Budget, goal_patch
 from roder_trio.cli.goal import goal as goal_commands
 from roder_trio.cli.keyboard import Keyboard, is_attended
-from roder_trio.cli.location import password_in, store_at
+from roder_trio.cli.location import open_stored
 from roder_trio.cli.models import models
-from roder_trio.cli.options import DEFAULTS, Options, Store, store_place
+from roder_trio.cli.options import DEFAULTS, Options, Store
 from roder_trio.cli.pursuit import pursue
 from roder_trio.cli.report import THREAD_HEADINGS, USAGE_HEADINGS, thread_cells, turn_words, usage_cells
 from roder_trio.cli.signals import open_interrupts
@@ -130,7 +129,7 @@ async def list_threads(
     with explained(terminal, "list the threads") as result:
         if not 1 <= limit <= MOST:
             raise UsageError(f"--limit must be a number from 1 to {MOST}")
-        async with _reader(terminal, store) as runtime:
+        async with open_stored(terminal, store, read_only=True) as runtime:
             page = await runtime.list_threads(limit=limit, cursor=cursor)
             rows = [thread_cells(row) for row in page.threads]
             if cost:
@@ -176,17 +175,11 @@ async def usage(thread: str, /, *, store: Store = None) -> int:
 
 
 async def _load(terminal: Terminal, thread: str, store: str | None) -> rt.ThreadSnapshot:
-    async with _reader(terminal, store) as runtime:
+    async with open_stored(terminal, store, read_only=True) as runtime:
         snapshot = await runtime.load_thread(thread)
     if snapshot is None:
         raise rt.ThreadNotFound(thread)
     return snapshot
-
-
-def _reader(terminal: Terminal, store: str | None) -> AbstractAsyncContextManager[rt.Runtime]:
-    place = store_place(store)
-    terminal.hide(password_in(place))
-    return rt.open_runtime(store=store_at(place, read_only=True))
 
 
 def main() -> None:

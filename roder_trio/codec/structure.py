@@ -11,16 +11,18 @@ import cattrs
 from roder_trio.codec.text import encode_bool, encode_int, encode_str
 
 _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=True)
-_converter.register_structure_hook(str, lambda value, _: encode_str(value))
-_converter.register_structure_hook(int, lambda value, _: encode_int(value))
-_converter.register_structure_hook(bool, lambda value, _: encode_bool(value))
-_converter.register_structure_hook(float, lambda value, _: _number(value))
 
 
-def _number(value: object) -> float:
+def _number(value: object, _: object) -> float:
     if type(value) is not float and type(value) is not int:
         raise TypeError(f"expected a number, not {type(value).__name__}")
     return float(value)
+
+
+_converter.register_structure_hook(str, encode_str)
+_converter.register_structure_hook(int, encode_int)
+_converter.register_structure_hook(bool, encode_bool)
+_converter.register_structure_hook(float, _number)
 
 
 def structure(value: Any, kind: Any) -> tuple[Any, tuple[str, ...]]:

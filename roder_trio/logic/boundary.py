@@ -19,10 +19,7 @@ def is_boundary(item: TranscriptItem) -> bool:
         return True
     if not isinstance(item, ProviderMetadata) or not isinstance(item.payload, Mapping):
         return False
-    output = item.payload.get("output")
-    return isinstance(output, list | tuple) and any(
-        isinstance(part, Mapping) and part.get("type") in COMPACTION_TYPES for part in output
-    )
+    return bool(compaction_items(item.payload))
 
 
 def compaction_items(payload: Mapping[str, Any]) -> list[Mapping[str, Any]]:

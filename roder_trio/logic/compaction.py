@@ -12,63 +12,10 @@ from typing import Any, Literal, TypeAlias
 import attrs
 
 from roder_trio.errors import ProviderFailure, ProviderFailureKind
-from roder_trio.logic.boundary import (
-    COMPACTION_TYPES,
-    compaction_items,
-    counts_for,
-    has_open_call,
-    in_band_boundary,
-    is_boundary,
-    retained_before,
-    retained_positions,
-    same_boundary,
-    trim_to_last_boundary,
-    without_stored,
-)
-from roder_trio.logic.estimate import estimate, measure, size
+from roder_trio.logic.boundary import compaction_items, same_boundary
 from roder_trio.schema import inference
 from roder_trio.schema.inference import ModelDescriptor
 from roder_trio.schema.transcript import ContextCompaction, ProviderMetadata
-
-__all__ = [
-    "COMPACTION_TYPES",
-    "Boundary",
-    "Commit",
-    "Compact",
-    "Decision",
-    "Declined",
-    "Ending",
-    "Fail",
-    "Kept",
-    "Limits",
-    "Nothing",
-    "Proceed",
-    "Prune",
-    "Retried",
-    "Skip",
-    "Staging",
-    "Trigger",
-    "Verdict",
-    "baseline_slack",
-    "compaction_items",
-    "counts_for",
-    "decide",
-    "estimate",
-    "has_open_call",
-    "in_band_boundary",
-    "is_boundary",
-    "limits",
-    "may_preempt",
-    "measure",
-    "retained_before",
-    "retained_positions",
-    "same_boundary",
-    "size",
-    "step",
-    "threshold",
-    "trim_to_last_boundary",
-    "without_stored",
-]
 
 RETRY_MARKER = "reliability_retry_attempt"
 UNSUPPORTED = "compaction_unsupported"

@@ -68,20 +68,9 @@ def sums(item: TranscriptItem) -> Sums:
             return Sums()
 
 
-def measure(item: TranscriptItem, images: bool = True) -> tuple[int, int]:
-    """Return the bytes and the surcharge of one item, for an engine that takes images or not."""
-    measured = sums(item)
-    return measured.bytes, measured.surcharge + (IMAGE_TOKENS * measured.tool_images if images else 0)
-
-
 def estimate(items: Iterable[TranscriptItem], images: bool = True) -> int:
     """Return the tokens of `items`, for an engine that takes images or not."""
     return sum((sums(item) for item in items), Sums()).tokens(images)
-
-
-def size(window_estimate: int, anchor: int | None) -> int:
-    """Return what counts against a threshold; `anchor` is the newest real count plus what came after its request."""
-    return window_estimate if anchor is None else max(window_estimate, anchor)
 
 
 def byte_length(text: str) -> int:

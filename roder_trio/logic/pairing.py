@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import orjson
 
-from roder_trio.logic.compaction import COMPACTION_TYPES, compaction_items, counts_for, trim_to_last_boundary
+from roder_trio.logic.boundary import COMPACTION_TYPES, compaction_items, counts_for, trim_to_last_boundary
 from roder_trio.logic.naming import IdForm, WireIds
 from roder_trio.logic.replay import StepCall, replayed
 from roder_trio.logic.strict_json import is_deep

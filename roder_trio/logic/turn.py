@@ -11,7 +11,8 @@ from typing import Any, get_args
 import attrs
 
 from roder_trio.errors import ProviderFailure, ProviderFailureKind
-from roder_trio.logic.compaction import RETRY_MARKER, compaction_items, in_band_boundary, same_boundary, without_stored
+from roder_trio.logic.boundary import compaction_items, in_band_boundary, same_boundary, without_stored
+from roder_trio.logic.compaction import RETRY_MARKER
 from roder_trio.logic.cost import with_attempt
 from roder_trio.logic.stop import finish_reason
 from roder_trio.logic.summary import INSTRUCTIONS

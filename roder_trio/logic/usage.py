@@ -224,11 +224,6 @@ class ThreadTotals:
         records, self._running, self._records = tuple(self._records.values()), None, {}
         return records
 
-    @property
-    def has_open_attempts(self) -> bool:
-        """Whether an attempt is open, so that the thread must stay resident."""
-        return bool(self._open)
-
     # -- the snapshot ------------------------------------------------------------------------------------------------
 
     def begin_load(self) -> None:
@@ -281,9 +276,9 @@ class ThreadTotals:
         """Drop the sum of a turn that has its terminal event."""
         self._sums.turns.pop(turn_id, None)
 
-    def forget_turns(self, *, keep: str | None = None) -> None:
-        """Drop the sums of all turns but one, such as the open one after a load."""
-        self._sums.turns = {turn_id: usage for turn_id, usage in self._sums.turns.items() if turn_id == keep}
+    def forget_turns(self) -> None:
+        """Drop the sums of all turns: right after a load none of them runs."""
+        self._sums.turns = {}
 
     def _apart(self) -> Iterator[_Slot]:
         for slots in (self._open, self._closed, self._dropped):

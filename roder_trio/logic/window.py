@@ -12,8 +12,7 @@ from typing import TypeAlias, overload
 
 import attrs
 
-from roder_trio.logic.boundary import is_boundary
-from roder_trio.logic.compaction import counts_for, retained_before, retained_positions
+from roder_trio.logic.boundary import counts_for, is_boundary, retained_before, retained_positions
 from roder_trio.logic.estimate import Sums, strings, sums
 from roder_trio.logic.pruning import pruned
 from roder_trio.schema.inference import EngineTarget
@@ -254,24 +253,21 @@ def without_images(items: Iterable[TranscriptItem]) -> list[TranscriptItem]:
     return [_without_images(item) for item in items]
 
 
-def note_images(count: int) -> str:
-    """Return the note that stands for images which a model can't see."""
-    return f"[{count} image{'s were' if count > 1 else ' was'} left out: this model takes no images.]"
-
-
 def _without_images(item: TranscriptItem) -> TranscriptItem:
     match item:
         case UserMessage(text, images) if images:
-            return UserMessage(_noted(text, len(images)))
+            return UserMessage(leave_out_images(text, len(images)))
         case ToolResult(result=text, images=images) if images:
-            return attrs.evolve(item, result=_noted(text, len(images)), images=())
+            return attrs.evolve(item, result=leave_out_images(text, len(images)), images=())
         case ContextCompaction(active_request=UserMessage(text, images)) if images:
-            return attrs.evolve(item, active_request=UserMessage(_noted(text, len(images))))
+            return attrs.evolve(item, active_request=UserMessage(leave_out_images(text, len(images))))
     return item
 
 
-def _noted(text: str, images: int) -> str:
-    return f"{text}\n{note_images(images)}" if text else note_images(images)
+def leave_out_images(text: str, count: int) -> str:
+    """Return `text` with a note that stands for its images, which a model can't see."""
+    note = f"[{count} image{'s were' if count > 1 else ' was'} left out: this model takes no images.]"
+    return f"{text}\n{note}" if text else note
 
 
 def last_user_message(items: Sequence[TranscriptItem]) -> UserMessage | None:

@@ -78,6 +78,9 @@ class Body:
 
     def _look(self, head: bytes, *, at_end: bool) -> None:
         start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+        if not start:
+            # a server may say that it is alive by white space, for as long as it likes
+            self._buffer.clear()
         if start.startswith(_SSE_MARKS):
             self._mode = "sse"
         elif start.lower().startswith((b"<!doctype", b"<html")):

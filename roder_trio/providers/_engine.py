@@ -208,12 +208,8 @@ class HttpEngine(InferenceEngine, Generic[P]):
             call = self._call()
         except ProviderFailure:
             return self._models.rows
-
-        async def get(path: str) -> Exchange:
-            return await self._send(client, "GET", path, call)
-
         async with self._using() as client:
-            return await self._models.refresh(get)
+            return await self._models.refresh(lambda path: self._send(client, "GET", path, call))
 
     # -- requests
 

@@ -25,12 +25,19 @@ from roder_trio.providers._dialect import HttpRequest, Timeouts, decode_json
 __all__ = ["AsyncClient", "Broken", "Exchange", "SharedClient", "fetch_json", "open_exchange"]
 
 KEEPALIVE = 30.0
+"""Seconds that an idle connection is kept."""
 CLOSE_GRACE = 2.0
+"""Seconds that closing a connection, or a pool of them, may take under a shield."""
 LINGER = 0.1
+"""Seconds that the end of a body is waited for behind the end of its answer."""
 ERROR_BODY = 64 * 2**10
+"""Bytes after which no more is read of a failure's body."""
 ERROR_BODY_WAIT = 5.0
+"""Seconds after which no more is read of it."""
 MAX_JSON = 16 * 2**20
+"""Bytes that an answer which is no stream may have."""
 _MAX_DRAINED = 4096
+"""Pieces that may be left of a body for its connection to be used again."""
 
 Kind = ProviderFailureKind
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import trio
 
-from roder_trio.logic.boundary import is_boundary
-from roder_trio.logic.compaction import compaction_items
+from roder_trio.logic.boundary import compaction_items, is_boundary
 from roder_trio.logic.estimate import byte_length, quarter, sums
 from roder_trio.ports import InferenceEngine, InferenceStream
 from roder_trio.schema.cost import BUCKETS, Price

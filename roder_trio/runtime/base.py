@@ -8,7 +8,7 @@ from roder_trio.runtime.core import Core
 
 
 class Base:
-    """Holds the core; every public method checks that it is open before it looks at anything else."""
+    """Holds the core; every public method checks that it is open before it asks anything of a thread or the store."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

@@ -43,7 +43,8 @@ class Core:
     async def drain(self, reason: str, grace: float) -> DrainOutcome:
         """Refuse new turns, interrupt the running ones, and wait at most `grace` seconds until all are stored.
 
-        If turns are accepted again meanwhile, only those that were interrupted are waited for.
+        If turns are accepted again meanwhile, only those that were interrupted are waited for. Cancelling stops the
+        waiting and nothing else.
         """
         lifecycle = self.services.lifecycle
         if not lifecycle.draining:

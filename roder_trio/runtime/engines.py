@@ -74,7 +74,10 @@ class EngineRegistry:
         return [model for engine in engines for model in await engine.list_models()]
 
     async def find_default_model(self, provider: str) -> bool:
-        """Ask an engine for its models and take the first as its default; False if it lists none."""
+        """Ask an engine for its models and take the first as its default; False if it lists none.
+
+        Cancelled, nothing is taken. Raises UnknownProvider, ProviderFailure.
+        """
         models = await self[provider].list_models()
         if not models:
             return False

@@ -47,7 +47,7 @@ class RecordMethods(Base):
         `kinds` are dotted kinds such as `events.TurnCompleted.kind`, or their beginnings such as "turn". Iteration
         gives envelopes. A slow reader never blocks anyone: it gets `Lagged(missed)`, `buffer` being how many events
         wait for it at most. Cancelling a read loses nothing. At the runtime's exit readers get the buffer's rest, then
-        the end of iteration. Entering raises ValueError for a kind that no event has.
+        the end of iteration. Entering raises ValueError for a kind that no event has and a buffer that holds nothing.
         """
         self._check_open()
         wanted = (kinds,) if isinstance(kinds, str) else tuple(kinds)
@@ -64,7 +64,7 @@ class RecordMethods(Base):
         Iteration gives the envelopes of `item.*` events and of the terminal events of turns. A view that is too slow,
         `buffer` being how many events wait for it at most, or whose thread was restarted, starts anew with
         `ItemsReset(items)`. Archiving the thread ends the iteration. Cancelling a read loses nothing. Entering raises
-        ThreadNotFound, StorageError.
+        ThreadNotFound, StorageError, and ValueError for a buffer that holds nothing.
         """
         directory, broadcast = self._core.directory, self._core.broadcast
 
@@ -128,7 +128,7 @@ class RecordMethods(Base):
         return index
 
     async def latest_transcript_item_index(self, thread_id: str, turn_id: str) -> int | None:
-        """Return the highest index of a turn's transcript items; None if there are none."""
+        """Return the highest index of a turn's transcript items; None if there are none. Raises StorageError."""
         index: int | None = await self._ask(thread_id, c.LatestIndex(turn_id))
         return index
 
@@ -154,14 +154,17 @@ class RecordMethods(Base):
         return event
 
     async def thread_item_exists(self, thread_id: str, turn_id: str, item_id: str) -> bool:
-        """Say whether an item of that turn has an item event, stored or derived, or is live now."""
+        """Say if an item of that turn has an item event, stored or derived, or is live now. Raises StorageError."""
         exists: bool = await self._ask(thread_id, c.ItemExists(turn_id, item_id))
         return exists
 
     # -- goals -------------------------------------------------------------------------------------------------------
 
     async def thread_goal_get(self, thread_id: str) -> Goal | None:
-        """Return the thread's goal as it reads now, every token observed so far included; None if there is none."""
+        """Return the thread's goal as it reads now, every token observed so far included; None if there is none.
+
+        Raises StorageError.
+        """
         goal: Goal | None = await self._ask(thread_id, c.GetGoal())
         return goal
 

@@ -75,6 +75,7 @@ class ThreadMethods(Base):
 
         A running turn keeps what it began with. Raises ThreadNotFound, UnknownProvider, ValueError, StorageError.
         """
+        self._check_open()
         given = {
             "title": title,
             "provider": provider,
@@ -84,7 +85,6 @@ class ThreadMethods(Base):
             "developer_instructions": developer_instructions,
             "labels": labels if labels is UNSET else frozen_labels(labels),
         }
-        self._check_open()
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not UNSET}
         now = utc_now()
         ThreadMetadata(thread_id=thread_id, created_at=now, updated_at=now, **changes)
@@ -104,14 +104,14 @@ class ThreadMethods(Base):
         return attrs.evolve(snapshot, item_events=merge(snapshot.item_events, snapshot.events))
 
     async def load_metadata(self, thread_id: str) -> ThreadMetadata | None:
-        """Return a thread's metadata as of its last commit; None for an unknown or archived one."""
+        """Return a thread's metadata as last committed; None for an unknown or archived one. Raises StorageError."""
         self._check_open()
         return await self._core.services.store.load_metadata(thread_id)
 
     async def list_threads(
         self, limit: int = 50, cursor: str | None = None, label: tuple[str, str] | None = None
     ) -> ThreadPage:
-        """Return a page of active threads, newest first. Raises ValueError, InvalidCursor."""
+        """Return a page of active threads, newest first. Raises ValueError, InvalidCursor, StorageError."""
         self._check_open()
         store = self._core.services.store
         if label is None:
@@ -136,7 +136,10 @@ class ThreadMethods(Base):
         return answer
 
     async def unarchive_thread(self, thread_id: str) -> bool:
-        """Bring an archived thread back as it was; False if it isn't archived. Raises StorageError."""
+        """Bring an archived thread back as it was; False if it isn't archived.
+
+        Cancelled, either all of that has happened or nothing. Raises StorageError.
+        """
         self._check_open()
         done = await self._core.services.store.unarchive_thread(thread_id)
         if done:

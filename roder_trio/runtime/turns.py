@@ -155,7 +155,7 @@ class TurnMethods(CostMethods):
     async def interrupt_turn(self, thread_id: str, turn_id: str) -> None:
         """Stop a turn at once, keeping what was said; `wait_turn` waits for its end.
 
-        An ended or unknown turn is left alone. Cancelling abandons the answer, not the interrupt. Raises StorageError.
+        An ended or unknown turn is left alone. Cancelling this stops a running turn all the same. Raises StorageError.
         """
         self._check_open()
         await self._interrupt(thread_id, turn_id, "user")

@@ -111,7 +111,7 @@ class Deadlines:
     stream_close_grace: float = attrs.field(default=5.0, validator=_number(0, above=True))
     """Leaving a stream's block."""
     close_step_grace: float = attrs.field(default=10.0, validator=_number(0, above=True))
-    """All that ends a step."""
+    """All that ends a step: leaving its stream and storing its usage, each within its own grace as well."""
     tool_cancel_grace: float = attrs.field(default=5.0, validator=_number(0, above=True))
     """A cancelled tool's cleanup."""
     policy_timeout: float = attrs.field(default=10.0, validator=_number(0, above=True))

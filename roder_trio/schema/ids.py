@@ -2,19 +2,13 @@
 
 import enum
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
 ThreadId: TypeAlias = str
-TurnId: TypeAlias = str
 AttemptId: TypeAlias = str
-GoalId: TypeAlias = str
-ItemId: TypeAlias = str
-
-JSON: TypeAlias = Mapping[str, "JSON"] | Sequence["JSON"] | str | int | float | bool | None
-"""What a payload may hold. Every JSON value is one of these; producers hand in plain dicts and lists."""
 
 
 class Unset(enum.Enum):

@@ -3,7 +3,7 @@
 Rules of the room: pure; a batch is refused as a whole, with `InvalidRecord`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from roder_trio import codec
@@ -109,7 +109,7 @@ def scope_thread(scope: Scope) -> ThreadId | None:
     return scope.thread_id if isinstance(scope, ThreadScope | TurnScope) else None
 
 
-def fresh(known: Iterable[str] | set[str], batch: Sequence[StoredRecord]) -> list[StoredRecord]:
+def fresh(known: Collection[str], batch: Sequence[StoredRecord]) -> list[StoredRecord]:
     """The records of `batch` whose ids are not `known`, each id once, in order."""
     seen: set[str] = set()
     found = []

@@ -14,6 +14,9 @@ from pathlib import Path
 
 from roder_trio.errors import StoreInUse
 
+_HELD = (BlockingIOError, PermissionError)
+"""What the systems raise for a lock that another has; all else tells of no holder."""
+
 if sys.platform == "win32":
     import msvcrt
 
@@ -37,7 +40,7 @@ def take_lock(path: Path) -> int:
     try:
         try:
             _try_lock(descriptor)
-        except OSError as error:
+        except _HELD as error:
             raise StoreInUse(_holder(descriptor)) from error
         os.ftruncate(descriptor, 0)
         os.lseek(descriptor, 0, os.SEEK_SET)

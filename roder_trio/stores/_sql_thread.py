@@ -26,7 +26,6 @@ from roder_trio.stores._sql_record import RecordRow, unicode_text
 _TIERS = "usage_tiers"
 """The key under which a document counts the attempts of each tier, which the sum alone doesn't tell."""
 
-
 _UNORDERED = "unordered"
 """The key under which a document says that an envelope has a seq no higher than one before it."""
 
@@ -166,8 +165,9 @@ def _seq(record: StoredRecord) -> int:
 def _item_seq(record: StoredRecord) -> int:
     if isinstance(record, ThreadItemEvent):
         return record.seq
-    pins = isinstance(record, EventEnvelope) and isinstance(record.event, TranscriptItemAppended)
-    return record.event.item_seq if pins else 0  # type: ignore[union-attr]
+    if isinstance(record, EventEnvelope) and isinstance(record.event, TranscriptItemAppended):
+        return record.event.item_seq
+    return 0
 
 
 def _changed_attempts(

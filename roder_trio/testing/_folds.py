@@ -1,6 +1,6 @@
 """Checks of what a store makes of records: metadata (`M1` to `M5`), turns (`P1` to `P3`), unknown types (`E5`).
 
-Rules of the room: as in `_contract`; expectations are written out, not computed by the folds that stores use.
+Rules of the room: as in `_check`; expectations are written out, not computed by the folds that stores use.
 """
 
 from collections.abc import Callable

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import sqlite3
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +52,7 @@ class Points:
 
 def limit_files(size: int) -> None:
     """Have this process die as soon as it makes a file longer than `size` bytes; what fits is written."""
+    sys.dont_write_bytecode = True  # a module that is cached in part would break later processes
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
 

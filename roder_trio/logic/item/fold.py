@@ -66,7 +66,7 @@ class ItemFold:
     def _catch_up(self) -> None:
         later, self._later = self._later, ()
         for step in later:
-            kinds = project(step.item, step.turn_id, step.item_id) if isinstance(step, Pinned) else (step.event,)
+            kinds = project(step.item, step.item_id) if isinstance(step, Pinned) else (step.event,)
             for seq, kind in enumerate(kinds, first_seq(step)):
                 self._take(seq, kind)
 

@@ -55,7 +55,7 @@ def event_count(item: TranscriptItem) -> int:
     return 2 if is_boundary(item) else 0
 
 
-def project(item: TranscriptItem, turn_id: str, item_id: str) -> tuple[ItemEventKind, ...]:
+def project(item: TranscriptItem, item_id: str) -> tuple[ItemEventKind, ...]:
     """Return the item events that follow from `item`, shown under `item_id`."""
     match item:
         case transcript.UserMessage(text, images):
@@ -121,7 +121,7 @@ def derive(envelope: EventEnvelope) -> tuple[ThreadItemEvent, ...]:
     pin = pinned(envelope)
     if pin is None or envelope.thread_id is None:
         return ()
-    kinds = project(pin.item, pin.turn_id, pin.item_id)
+    kinds = project(pin.item, pin.item_id)
     first = pin.seq - len(kinds) + 1
     return tuple(
         ThreadItemEvent(
@@ -188,5 +188,5 @@ def project_turn(turn_id: str, transcript_items: Iterable[TranscriptItem]) -> tu
     for item in transcript_items:
         base = id_base(item)
         if base is not None:
-            kinds += project(item, turn_id, numbers.take(turn_id, base))
+            kinds += project(item, numbers.take(turn_id, base))
     return tuple(kinds)

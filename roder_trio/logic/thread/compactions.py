@@ -2,7 +2,7 @@
 
 from roder_trio.errors import StaleWindow
 from roder_trio.logic import pruning
-from roder_trio.logic.compaction import compaction_items, has_open_call
+from roder_trio.logic.boundary import compaction_items, has_open_call
 from roder_trio.logic.estimate import estimate
 from roder_trio.logic.thread.draft import AppendItem, Emit
 from roder_trio.logic.thread.facts import VIEW, Decision, Facts

@@ -269,7 +269,7 @@ def _fold_step(state: ThreadState, step: ItemStep) -> None:
     if isinstance(step, Pinned):
         item_id = step.item_id
         if item_id in state.checkpoints:
-            for kind in project(step.item, step.turn_id, item_id):
+            for kind in project(step.item, item_id):
                 _fold_held(state, step.turn_id, kind, checkpoint=False)
     else:
         item_id = step.event.item_id

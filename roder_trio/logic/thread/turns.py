@@ -5,6 +5,7 @@ A turn's single terminal event is made here: in the commit of its final step, el
 
 from collections.abc import Iterable
 from decimal import Decimal
+from functools import partial
 from typing import assert_never
 
 import attrs
@@ -106,20 +107,15 @@ def wait_turn(state: ThreadState, command: WaitTurn, facts: Facts) -> Decision |
 
 def outcome_of(turn_id: str, entry: TurnEntry, event: TerminalEvent) -> TurnOutcome:
     """Return how a turn ended, from its terminal event and its last answer."""
-    usage, answer = event.usage, entry.answer or ""
-    cost = Decimal(0) if usage is None else None
+    cost = Decimal(0) if event.usage is None else None
+    ended = partial(TurnOutcome, turn_id, text=entry.answer or "", usage=event.usage, cost=cost)
     match event:
         case TurnCompleted(finish_reason=reason):
-            return TurnOutcome(turn_id, "completed", answer, usage, finish_reason=reason, cost=cost)
+            return ended(status="completed", finish_reason=reason)
         case TurnFailed(error, kind, undelivered_steers=steers):
-            return TurnOutcome(
-                turn_id, "failed", answer, usage, error=error, error_kind=kind, undelivered_steers=steers,
-                cost=cost,
-            )  # fmt: skip
+            return ended(status="failed", error=error, error_kind=kind, undelivered_steers=steers)
         case TurnInterrupted(reason, undelivered_steers=steers):
-            return TurnOutcome(
-                turn_id, "interrupted", answer, usage, reason=reason, undelivered_steers=steers, cost=cost
-            )
+            return ended(status="interrupted", reason=reason, undelivered_steers=steers)
     assert_never(event)
 
 

@@ -15,7 +15,7 @@ import attrs
 
 from roder_trio.logic.naming import ToolNames
 from roder_trio.logic.pairing import Sent
-from roder_trio.logic.window import note_images
+from roder_trio.logic.window import leave_out_images
 from roder_trio.providers._dialect import decode_json, text_of
 from roder_trio.providers.anthropic.block import HOSTED
 from roder_trio.providers.anthropic.profile import Profile
@@ -86,8 +86,7 @@ class _Writer:
 
     def _content(self, text: str, images: Sequence[Image]) -> list[Block]:
         if images and not self.profile.vision:
-            text = f"{text}\n{note_images(len(images))}" if text else note_images(len(images))
-            images = ()
+            return text_blocks(leave_out_images(text, len(images)))
         return [*text_blocks(text), *({"type": "image", "source": _source(image.url)} for image in images)]
 
     def _result(self, result: ToolResult) -> Block:

@@ -25,18 +25,13 @@ class _Slot:
     id: str | None = None
     """The id it was announced under."""
     flushed: int = 0
-
-    @property
-    def text(self) -> str:
-        if len(self.arguments) > 1:
-            self.arguments = ["".join(self.arguments)]
-        return self.arguments[0] if self.arguments else ""
+    """How many pieces of its arguments were told."""
 
     @property
     def is_complete(self) -> bool:
         """Whether its arguments are a whole JSON object already."""
-        text = self.text
-        return text.rstrip().endswith("}") and is_json_object(text)
+        last = next((piece for piece in reversed(self.arguments) if piece.strip()), "")
+        return last.rstrip().endswith("}") and is_json_object("".join(self.arguments))
 
 
 class CallAssembler:
@@ -68,7 +63,7 @@ class CallAssembler:
             out.extend(self._start(slot))
         self._started = len(self._slots)
         for slot in self._slots:
-            text = slot.text
+            text = "".join(slot.arguments)
             out.extend(self._flush(slot))
             if not text and stop_reason not in MAY_BE_CUT:
                 text = "{}"
@@ -136,8 +131,7 @@ class CallAssembler:
         return [ToolCallStarted(id, self._names.canonical(slot.name))]
 
     def _flush(self, slot: _Slot) -> list[InferenceEvent]:
-        text = slot.text
-        piece, slot.flushed = text[slot.flushed :], len(text)
+        piece, slot.flushed = "".join(slot.arguments[slot.flushed :]), len(slot.arguments)
         return [ToolCallDelta(slot.id or "", piece)] if piece else []
 
     def _may_become(self, name: str, *, longer: bool = False) -> bool:

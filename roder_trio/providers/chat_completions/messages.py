@@ -10,7 +10,7 @@ import attrs
 
 from roder_trio.logic.naming import ToolNames
 from roder_trio.logic.pairing import Sent, paired
-from roder_trio.logic.window import note_images
+from roder_trio.logic.window import leave_out_images
 from roder_trio.providers.chat_completions.profile import Profile
 from roder_trio.schema.inference import EngineTarget, InferenceRequest, Instructions
 from roder_trio.schema.transcript import (
@@ -125,17 +125,17 @@ class _Messages:
         if not images:
             return text
         if not self.profile.vision:
-            return f"{text}\n{note_images(len(images))}" if text else note_images(len(images))
+            return leave_out_images(text, len(images))
         parts: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
         return [*parts, *({"type": "image_url", "image_url": {"url": image.url}} for image in images)]
 
     def _result_text(self, result: ToolResult) -> str:
         if not result.images:
             return result.result
-        note = note_images(len(result.images))
-        if self.profile.vision:
-            self.images.extend(result.images)
-            note = f"[{len(result.images)} image{'s' if len(result.images) > 1 else ''} of this result: see below.]"
+        if not self.profile.vision:
+            return leave_out_images(result.result, len(result.images))
+        self.images.extend(result.images)
+        note = f"[{len(result.images)} image{'s' if len(result.images) > 1 else ''} of this result: see below.]"
         return f"{result.result}\n{note}" if result.result else note
 
     def _flush_images(self) -> None:

@@ -1,7 +1,6 @@
 """Usage as Chat Completions vendors write it.
 
-Pure. Each usage object is a whole snapshot. Breakdowns by model
-are never added, since the totals hold them already.
+Pure. Each usage object is a whole snapshot. Breakdowns by model are never added, since the totals hold them already.
 """
 
 from collections.abc import Iterable, Mapping

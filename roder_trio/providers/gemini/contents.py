@@ -12,7 +12,7 @@ import attrs
 
 from roder_trio.logic.naming import ToolNames
 from roder_trio.logic.pairing import Sent, paired
-from roder_trio.logic.window import note_images
+from roder_trio.logic.window import leave_out_images
 from roder_trio.providers._dialect import decode_json, text_of
 from roder_trio.providers.gemini.image import image_part, lacks_bytes
 from roder_trio.providers.gemini.profile import Profile
@@ -108,10 +108,10 @@ class _Contents:
     def _result_text(self, result: ToolResult) -> str:
         if not result.images:
             return result.result
-        note = note_images(len(result.images))
-        if self.profile.vision:
-            self.images.extend(result.images)
-            note = f"[{len(result.images)} image{'s' if len(result.images) > 1 else ''} of this result: see below.]"
+        if not self.profile.vision:
+            return leave_out_images(result.result, len(result.images))
+        self.images.extend(result.images)
+        note = f"[{len(result.images)} image{'s' if len(result.images) > 1 else ''} of this result: see below.]"
         return f"{result.result}\n{note}" if result.result else note
 
     def _replay(self, payload: Mapping[str, Any]) -> None:
@@ -129,7 +129,7 @@ class _Contents:
     def _user_parts(self, message: UserMessage) -> list[Part]:
         parts: list[Part] = [{"text": message.text}] if message.text or not message.images else []
         if message.images and not self.profile.vision:
-            return [*parts, {"text": note_images(len(message.images))}]
+            return [*parts, {"text": leave_out_images("", len(message.images))}]
         return [*parts, *map(image_part, message.images)]
 
     def _flush_images(self) -> None:

@@ -12,7 +12,7 @@ import orjson
 
 from roder_trio.logic.naming import ToolNames
 from roder_trio.logic.pairing import CUT_OFF, Sent, paired, sendable_arguments
-from roder_trio.logic.window import note_images
+from roder_trio.logic.window import leave_out_images
 from roder_trio.providers._dialect import text_of
 from roder_trio.providers.openai_responses.profile import Profile
 from roder_trio.schema.inference import EngineTarget, InferenceRequest
@@ -128,8 +128,7 @@ class _Input:
 
     def _content(self, text: str, images: Sequence[Image]) -> list[Item]:
         if images and not self.profile.vision:
-            note = note_images(len(images))
-            return [_input_text(f"{text}\n{note}" if text else note)]
+            return [_input_text(leave_out_images(text, len(images)))]
         texts = [_input_text(text)] if text or not images else []
         return [*texts, *({"type": "input_image", "image_url": image.url} for image in images)]
 

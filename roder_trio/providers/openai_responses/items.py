@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from roder_trio.logic.compaction import COMPACTION_TYPES
+from roder_trio.logic.boundary import COMPACTION_TYPES
 from roder_trio.providers._dialect import text_of
 
 CALL_TYPES = ("function_call", "custom_tool_call")

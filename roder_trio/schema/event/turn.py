@@ -125,7 +125,7 @@ class RetryScheduled:
 
 @attrs.frozen
 class LimitReached:
-    """A limit of `ReliabilityConfig` ended the turn."""
+    """A limit of `ReliabilityConfig` was reached: the turn fails, or goes on with a nudge to the model."""
 
     kind: ClassVar[str] = "limit.reached"
     durable: ClassVar[bool] = False

@@ -1,7 +1,7 @@
 """The store of journals: its calls, its lifetime, its listing.
 
-Rules of the room: this file runs on the event loop and touches no file; each thread has a lane, in which its journal
-is used by one worker at a time. What the journals find out reaches the index when their call is done.
+Rules of the room: calls run on the event loop and touch no file; each thread has a lane, in which its journal is used
+by one worker at a time. What the journals find out reaches the index when their call is done.
 """
 
 import os
@@ -22,11 +22,12 @@ from roder_trio.schema.thread import LogPage, Record, StoredRecord, ThreadMetada
 from roder_trio.stores._batch import check_new_thread, checked_batch
 from roder_trio.stores._disk import Disk
 from roder_trio.stores._lane import Job, Lane, run_call
-from roder_trio.stores._listing import Label, check_events, page
+from roder_trio.stores._listing import Key, Label, check_events, page
 from roder_trio.stores._lock import take_lock
 from roder_trio.stores._nursery import open_service_nursery
 from roder_trio.stores.jsonl.index import Index, Row, Standing, decode_index, scan, write_index
 from roder_trio.stores.jsonl.journal import ThreadJournal, read_row
+from roder_trio.stores.jsonl.lane import Lanes
 from roder_trio.stores.jsonl.layout import Layout
 from roder_trio.stores.jsonl.names import file_name
 
@@ -68,7 +69,7 @@ class JsonlThreadStore(ThreadStore):
         self._limiter = trio.CapacityLimiter(WORKERS)
         self._index = Index()
         self._index_due = trio.Event()
-        self._lanes: dict[ThreadId, tuple[Lane, ThreadJournal]] = {}
+        self._lanes = Lanes(self._make_lane)
         self._index_lane: Lane | None = None
         self._nursery: trio.Nursery | None = None
         self._opened = False
@@ -186,14 +187,13 @@ class JsonlThreadStore(ThreadStore):
         return self._nursery
 
     def _lane(self, thread_id: ThreadId) -> Lane:
-        nursery = self._check_open()
-        if thread_id not in self._lanes:
-            journal = ThreadJournal(self._layout, self._disk, thread_id, owner=not self._read_only)
-            lane = Lane(
-                nursery, self._limiter, partial(_perform, journal), partial(self._take_news, thread_id, journal)
-            )
-            self._lanes[thread_id] = (lane, journal)
-        return self._lanes[thread_id][0]
+        self._check_open()
+        return self._lanes.get(thread_id)
+
+    def _make_lane(self, thread_id: ThreadId) -> Lane:
+        journal = ThreadJournal(self._layout, self._disk, thread_id, owner=not self._read_only)
+        settled = partial(self._take_news, thread_id, journal)
+        return Lane(self._check_open(), self._limiter, partial(_perform, journal), settled)
 
     def _take_news(self, thread_id: ThreadId, journal: ThreadJournal) -> None:
         news, journal.news = journal.news, None
@@ -273,7 +273,9 @@ class JsonlThreadStore(ThreadStore):
         self._check_open()
         unsettled = await self._refresh()
         damaged = [*self._index.damaged_ids(archived=archived), *([] if archived else unsettled)]
-        order = [key for key in self._index.order(archived=archived) if key[1] not in unsettled]
+        order: Sequence[Key] = self._index.order(archived=archived)
+        if unsettled:
+            order = [key for key in order if key[1] not in unsettled]
         find = self._index.find
         return page(self.id, order, find, limit=limit, cursor=cursor, label=label, archived=archived, damaged=damaged)
 
@@ -311,8 +313,8 @@ class JsonlThreadStore(ThreadStore):
         if not await _is_id(thread_id):
             return False
         removed = await self._change(thread_id, ThreadJournal.delete)
-        if removed:
-            # the index holds the title
+        if removed and self._nursery is not None:
+            # the index holds the title; a store that is being closed writes it anyway
             with trio.move_on_after(self._timeout, shield=True):
                 await self._flush_index()
         return removed
@@ -329,16 +331,19 @@ class JsonlThreadStore(ThreadStore):
             raise ThreadNotFound(thread_id)
         await self._change(thread_id, batch)
 
+    async def claim_thread(self, thread_id: ThreadId) -> None:
+        """Keep in memory, until the thread is released, what its calls need."""
+        self._check_open()
+        if await _is_id(thread_id):
+            self._check_open()
+            self._lanes.claim(thread_id)
+
     async def release_thread(self, thread_id: ThreadId) -> None:
         """Drop what is held in memory for a thread."""
         await trio.lowlevel.checkpoint()
-        lane, journal = self._lanes.get(thread_id, (None, None))
-        if lane is None or journal is None:
-            return
-        if lane.busy and self._nursery is not None:
+        lane = self._lanes.release(thread_id)
+        if lane is not None and self._nursery is not None:
             await lane.ask(ThreadJournal.release)
-        if not lane.busy:
-            del self._lanes[thread_id]
 
 
 async def _is_id(thread_id: object) -> bool:

@@ -31,10 +31,12 @@ MAX_LOST_COMMITS = 2
 CONFLICT_DELAY = 0.01
 """Seconds before the first repetition, doubled each time, plus as much by chance again."""
 RECONNECT_DELAY = 0.1
+"""Seconds before what a cut connection interrupted is tried again, plus as much by chance again."""
 READ_TRIES = 3
 CONNECT_WAIT = 1.0
 """Seconds after which a call that waits for a connection asks anew to have one made."""
 REASON_SECONDS = "2"
+"""How long a connection is tried for to learn why none can be made."""
 PATIENCE = 0.9
 """The part of an append's bound for which the database is waited for, so that its answer comes before that."""
 

@@ -69,7 +69,8 @@ class Listener:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._limiter = trio.CapacityLimiter(1)
+        self._limiter = trio.CapacityLimiter(2)
+        """One thread listens, another one wakes it at the end."""
         self._followers: dict[str, set[Follower]] = {}
         self._line: socket.socket | None = None
         """A second handle on the socket at which the thread waits, by which it is woken."""
@@ -98,7 +99,7 @@ class Listener:
             for follower in followers:
                 follower.closed = True
                 follower.hint()
-        await trio.to_thread.run_sync(self._interrupt)
+        await trio.to_thread.run_sync(self._interrupt, limiter=self._limiter)
 
     async def _run(self) -> None:
         """Listen until stopped; a connection that breaks is made again."""

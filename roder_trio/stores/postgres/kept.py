@@ -74,14 +74,11 @@ def _whole(link: Link, key: Key, metadata: ThreadMetadata, last_position: int) -
 
 def is_due(link: Link, key: Key, rows: Sequence[records.RecordRow]) -> bool:
     """Whether an append of these rows calls for a new kept state."""
-    if not any(isinstance(row.record, EventEnvelope) and _is_end(row.record) for row in rows):
+    events = (row.record.event for row in rows if isinstance(row.record, EventEnvelope))
+    if not any(isinstance(event, TERMINAL_EVENTS) for event in events):
         return False
     behind = link.execute(_BEHIND, (*key.values, FOLD_VERSION, *key.values)).fetchone()
     return behind is not None and int(str(behind[0])) >= RENEWED_AFTER
-
-
-def _is_end(envelope: EventEnvelope) -> bool:
-    return isinstance(envelope.event, TERMINAL_EVENTS)
 
 
 def text_of(stand: Stand) -> str:

@@ -8,7 +8,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 
 import trio
 
@@ -18,10 +17,10 @@ from roder_trio.ports import ThreadStore
 from roder_trio.schema.event import EventEnvelope
 from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.thread import LogPage, Record, StoredRecord, ThreadMetadata, ThreadPage, ThreadSnapshot
-from roder_trio.stores import _sql_record as records
 from roder_trio.stores import _sql_thread as threads
 from roder_trio.stores._batch import check_new_thread, checked_batch
 from roder_trio.stores._listing import Label, check_events
+from roder_trio.stores._sql_record import RecordRow, encode_rows, is_key, unicode_text
 from roder_trio.stores.postgres import kept, lease, read, write
 from roder_trio.stores.postgres.address import read_address
 from roder_trio.stores.postgres.database import Link
@@ -229,7 +228,7 @@ class PostgresThreadStore(ThreadStore):
             self._session.hints.note(self._session.key(thread_id), 0)
         return done
 
-    async def append(self, thread_id: ThreadId, records_: Sequence[Record]) -> None:
+    async def append(self, thread_id: ThreadId, records: Sequence[Record]) -> None:
         """Store records, all or none; those whose ids the log holds are skipped.
 
         Cancelled, it stored nothing; once a worker has it, it is shielded for at most `append_timeout` seconds.
@@ -237,8 +236,8 @@ class PostgresThreadStore(ThreadStore):
         ThreadOwnedElsewhere, StorageError, AppendOutcomeUnknown.
         """
         self._session.check_open()
-        batch = checked_batch(thread_id, records_)
-        if not records.is_key(thread_id):
+        batch = checked_batch(thread_id, records)
+        if not is_key(thread_id):
             raise ThreadNotFound(thread_id)
         epoch = self._session.tenure.epoch(thread_id)
         key = self._session.key(thread_id)
@@ -292,8 +291,10 @@ class PostgresThreadStore(ThreadStore):
         epoch = self._session.tenure.drop(thread_id)
         if epoch is None or not self._session.is_open:
             return
-        release = partial(lease.release, tenant=self._tenant, owner=self._session.owner, epochs={thread_id: epoch})
-        await self._session.lane(thread_id).ask(lambda link, doubt: release(link))
+        tenant, owner = self._tenant, self._session.owner
+        await self._session.lane(thread_id).ask(
+            lambda link, doubt: lease.release(link, tenant, owner, {thread_id: epoch})
+        )
 
     # -- others' threads -----------------------------------------------------------------------------------------------
 
@@ -327,18 +328,18 @@ class _Encoded:
 
     def __init__(self, batch: Sequence[StoredRecord]) -> None:
         self._batch = batch
-        self._rows: Sequence[records.RecordRow] | None = None
+        self._rows: Sequence[RecordRow] | None = None
 
-    def rows(self) -> Sequence[records.RecordRow]:
+    def rows(self) -> Sequence[RecordRow]:
         """The rows. Raises InvalidRecord."""
         if self._rows is None:
-            self._rows = records.encode_rows(self._batch)
+            self._rows = encode_rows(self._batch)
         return self._rows
 
 
 def _checked_tenant(tenant: str) -> str:
     trimmed = tenant.strip() if isinstance(tenant, str) else ""
-    fits = 0 < len(trimmed) <= MAX_TENANT and "\0" not in trimmed and records.unicode_text(trimmed) == trimmed
+    fits = 0 < len(trimmed) <= MAX_TENANT and "\0" not in trimmed and unicode_text(trimmed) == trimmed
     if not fits:
         raise ValueError(f"tenant must be text of 1 to {MAX_TENANT} characters without NUL, not {tenant!r}")
     return trimmed
@@ -347,4 +348,4 @@ def _checked_tenant(tenant: str) -> str:
 async def _is_key(thread_id: object) -> bool:
     """Whether a thread may have this id; a checkpoint, since an answer to no may be all that a call does."""
     await trio.lowlevel.checkpoint()
-    return records.is_key(thread_id)
+    return is_key(thread_id)

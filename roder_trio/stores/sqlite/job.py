@@ -50,13 +50,9 @@ class Job:
 def undone(job: Job, error: Exception) -> StorageError:
     """What a call is told if nothing of it was stored; each caller raises an error of its own."""
     found = storage_error(job.thread_id, error)
-    return found if found is not error else _copy(found)
-
-
-def _copy(error: StorageError) -> StorageError:
-    """An error of the same words, since each caller raises one of its own."""
-    found = StorageError(str(error))
-    found.__cause__ = error
+    if found is error:
+        found = StorageError(str(error))
+        found.__cause__ = error
     return found
 
 

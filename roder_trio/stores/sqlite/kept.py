@@ -64,10 +64,7 @@ def _stand(connection: sqlite3.Connection, thread_id: ThreadId) -> Stand | None:
         active = find_active(connection, thread_id)
         if active is None:
             return None
-        kept = connection.execute(
-            "SELECT position, body, crc " + _KEPT, (thread_id, FOLD_VERSION, active.last_position)
-        )
-        found = kept.fetchone()
+        found = connection.execute(_READ, (thread_id, FOLD_VERSION, active.last_position)).fetchone()
         metadata = read_document(thread_id, active.metadata).metadata
         hydration = None if found is None else _continued(connection, metadata, active, *found)
         if hydration is None:

@@ -1,7 +1,7 @@
 """The store in one SQLite database: its calls and its lifetime.
 
-Rules of the room: this file runs on the event loop and touches no file; what changes goes to the writer's thread, what
-reads to the readers' workers. Nothing is answered from memory.
+Rules of the room: calls run on the event loop and touch no file; what changes goes to the writer's thread, what reads
+to the readers' workers. Nothing is answered from memory.
 """
 
 import os
@@ -141,7 +141,7 @@ class SqliteThreadStore(ThreadStore):
     async def load_state(self, thread_id: ThreadId) -> Hydration | None:
         """Return the state of an active thread, from what is kept of it and the records after that.
 
-        Raises StorageError.
+        None for unknown and archived. Raises StorageError.
         """
         self._check_open()
         if not await _is_key(thread_id):

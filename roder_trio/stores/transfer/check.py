@@ -37,12 +37,11 @@ class StoreCheck:
 
 @attrs.frozen
 class _Log:
-    metadata: ThreadMetadata
-    records: Sequence[StoredRecord]
+    """What a log holds, and what must follow from it."""
 
-    @property
-    def snapshot(self) -> ThreadSnapshot:
-        return snapshot_of(self.metadata, self.records)
+    records: Sequence[StoredRecord]
+    metadata: ThreadMetadata
+    snapshot: ThreadSnapshot
 
 
 async def check_store(store: ThreadStore) -> StoreCheck:
@@ -90,7 +89,10 @@ async def _read(store: ThreadStore, thread_id: ThreadId) -> _Log | None:
         created = created or created_metadata(thread_id, page)
         records += records_of(thread_id, page.batches, len(records))
     refuse_repeated(thread_id, records)
-    return None if created is None else _Log(fold_metadata(created, records), records)
+    if created is None:
+        return None
+    metadata = fold_metadata(created, records)
+    return _Log(records, metadata, snapshot_of(metadata, records))
 
 
 async def _differences(store: ThreadStore, log: _Log) -> list[str]:

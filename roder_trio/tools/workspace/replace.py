@@ -1,8 +1,8 @@
 r"""One replacement in a text: where the old piece stands, and what takes its place.
 
-Rules of the room: pure. The piece must be found once: as it is, with the line
-ends of the file, or, only if neither is there, with runs of white space equal to one another. Then white space at the
-piece's own edges stays as the file has it.
+Rules of the room: pure. The piece must be found once: as it is, with the line ends of the file, or, only if neither is
+there, with runs of white space equal to one another. Then white space at the piece's own edges stays as the file has
+it.
 """
 
 from roder_trio.errors import ToolError
