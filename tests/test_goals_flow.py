@@ -1,5 +1,7 @@
 """A thread's goal through the runtime: what a host may ask, what turns charge to it, and what their ends make of it."""
 
+from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 import roder_trio as rt
 from roder_trio import codec, events, goals, inference, stores, transcript
 from roder_trio.providers.scripted import NEVER_ENDS
+from roder_trio.runtime import opening
 from roder_trio.testing import FaultyStore
 from tests.ledger_support import as_if_killed, boundary, cold, goal_of, meta, patch, total, used_and_status, with_goal
 from tests.turn_support import DONE, Scene, failure, one_thread, say, settings, used
@@ -121,13 +124,15 @@ TABLE: list[tuple[int, int | None, str, dict[str, Any], str, int | None]] = [
 
 
 @pytest.mark.parametrize(("tokens", "limit", "status", "change", "after", "limit_after"), TABLE, ids=str)
-async def test_a_patch_of_a_goal(autojump_clock, tokens, limit, status, change, after, limit_after):
+async def test_a_patch_of_a_goal(autojump_clock, monkeypatch, tokens, limit, status, change, after, limit_after):
+    moments = (datetime(2026, 10, 3, tzinfo=UTC) + timedelta(seconds=number) for number in count(1))
+    monkeypatch.setattr(opening, "utc_now", lambda: next(moments))
     goal = goals.GoalPatch(objective="x", token_budget=limit)
     async with with_goal([used(tokens), DONE], goal=goal) as scene:
         await scene.run()
         if status != "active":
             await patch(scene, status=status)
-        before, count = await goal_of(scene), len(goal_events(scene))
+        before, known = await goal_of(scene), len(goal_events(scene))
         answer = await patch(scene, **change)
         goal = await goal_of(scene)
         assert answer == goal
@@ -135,7 +140,7 @@ async def test_a_patch_of_a_goal(autojump_clock, tokens, limit, status, change, 
         assert (goal.token_budget, goal.objective) == (limit_after, change.get("objective", "x"))
         assert goal.updated_at > before.updated_at
         assert goal.created_at == before.created_at
-        assert [event.cause for event in goal_events(scene)[count:]] == [goals.GoalCause.HOST]
+        assert [event.cause for event in goal_events(scene)[known:]] == [goals.GoalCause.HOST]
         await same_when_cold(scene)
 
 
