@@ -5,6 +5,7 @@ With a real model: OPENAI_API_KEY=... python goal.py openai
 
 import os
 import sys
+from typing import Any
 
 import trio
 
@@ -20,8 +21,9 @@ def step(text: str, *calls: inference.InferenceEvent) -> list[inference.Inferenc
     return [used, inference.MessageDelta(text), *calls, inference.Completed("tool_calls" if calls else "stop")]
 
 
-SCRIPT = [
-    step("Many tasks set out; "),
+RAISED = trio.Event()
+SCRIPT: list[list[Any]] = [
+    [RAISED, *step("Many tasks set out; ")],  # it says nothing until the budget is raised
     step("one door, and it stays open "),
     step("till the last comes home. ", inference.ToolCallCompleted("call-1", "update_goal", DONE)),
     step("That is the haiku."),
@@ -40,7 +42,7 @@ async def main(name: str = "scripted") -> None:
     config = rt.RuntimeConfig(default_model=model)
     async with rt.open_runtime(engines=[make_engine(name)], config=config) as runtime:
         thread_id = (await runtime.create_thread()).thread_id
-        await runtime.thread_goal_set(thread_id, goals.GoalPatch(objective=OBJECTIVE, token_budget=100))
+        goal = await runtime.thread_goal_set(thread_id, goals.GoalPatch(objective=OBJECTIVE, token_budget=100))
         async with runtime.subscribe_events(thread_id=thread_id, kinds=("turn", "goal")) as told:
             first = await runtime.continue_goal(thread_id)
             async for envelope in told:
@@ -49,13 +51,13 @@ async def main(name: str = "scripted") -> None:
                         print("a turn begins by itself")
                         if envelope.turn_id == first:
                             await runtime.thread_goal_set(thread_id, goals.GoalPatch(token_budget=50_000))
+                            RAISED.set()
                     case events.GoalUpdated(goal=goal, cause=cause):
-                        print(f"  the {cause.value} says: {goal.status.value}, {goal.token_budget} tokens at most")
-                    case events.TurnCompleted() | events.TurnFailed() | events.TurnInterrupted():
-                        now = await runtime.thread_goal_get(thread_id)
-                        assert now is not None
-                        print(f"  {now.status.value}: {now.tokens_used} of {now.token_budget} tokens used")
-                        if now.status is not goals.GoalStatus.ACTIVE:
+                        used = f"{goal.tokens_used} of {goal.token_budget} tokens used"
+                        print(f"  the {cause.value} says: {goal.status.value}, {used}")
+                    case events.TurnCompleted() | events.TurnFailed() | events.TurnInterrupted() as end:
+                        print(f"  it used {end.usage.total_tokens if end.usage else 0} tokens")
+                        if goal and goal.status is not goals.GoalStatus.ACTIVE:
                             break
         snapshot = await runtime.load_thread(thread_id)
         assert snapshot is not None

@@ -58,8 +58,8 @@ EXPECTED = {
         "Eve was not allowed.",
     ],
     "goal.py": [
-        "a turn begins by itself\n  the host says: active, 50000 tokens at most\n  active: 40 of 50000 tokens used\n",
-        "the model says: complete, 50000 tokens at most\n  complete: 120 of 50000 tokens used\n",
+        "a turn begins by itself\n  the host says: active, 0 of 50000 tokens used\n  it used 40 tokens\n",
+        "the model says: complete, 120 of 50000 tokens used\n  it used 80 tokens\n",
         "Many tasks set out; \none door, and it stays open \ntill the last comes home.  That is the haiku.\n",
     ],
     "structured_output.py": [
