@@ -9,7 +9,7 @@ from tests.soak import bitrot
 def test_a_bit_that_turned_in_a_database_changes_nothing_that_is_read_untold(appends):
     found = bitrot.sweep(20 if appends else 150, seed=1, appends=appends)
     assert {"unseen", "CorruptRecord"} <= set(found)
-    assert found["unseen"] < 0.75 * found.total()
+    assert found["unseen"] < 0.9 * found.total()
 
 
 def test_a_sweep_of_turned_bits_sees_a_record_that_changed(monkeypatch):
