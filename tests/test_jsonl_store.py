@@ -935,6 +935,22 @@ def test_the_lock_is_not_inherited(base):
     os.close(descriptor)
 
 
+async def test_a_copy_of_the_lock_in_a_child_process_does_not_outlive_the_store(base, monkeypatch):
+    copies = []
+
+    def copied(path):
+        descriptor = take_lock(path)
+        copies.append(os.dup(descriptor))  # as between fork and exec
+        return descriptor
+
+    monkeypatch.setattr("roder_trio.stores.jsonl.store.take_lock", copied)
+    for _ in range(2):
+        async with opened(base):
+            pass
+    for copy in copies:
+        os.close(copy)
+
+
 async def test_a_file_system_without_locks_has_no_holder(base, monkeypatch):
     def refuse(descriptor, operation):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

@@ -58,6 +58,21 @@ async def test_the_text_of_a_dead_holder_is_no_obstacle_and_a_lock_is(path):
         os.close(held)
 
 
+async def test_a_copy_of_the_lock_in_a_child_process_does_not_outlive_the_store(path, monkeypatch):
+    copies = []
+
+    def copied(path):
+        descriptor = take_lock(path)
+        copies.append(os.dup(descriptor))  # as between fork and exec
+        return descriptor
+
+    monkeypatch.setattr("roder_trio.stores.sqlite.database.take_lock", copied)
+    await fill(path)
+    await fill(path, thread_id="u")
+    for copy in copies:
+        os.close(copy)
+
+
 async def test_a_store_that_can_not_be_opened_leaves_the_lock(path):
     path.write_bytes(b"notes of mine")
     for _ in range(2):

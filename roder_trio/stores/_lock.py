@@ -1,7 +1,8 @@
 """The lock by which one runtime owns a folder or a database file.
 
 Rules of the room: the operating system's lock decides, never the text in the file; the text is for the message of the
-one who comes second. The lock ends with its process, however that ends, and child processes don't inherit it.
+one who comes second. The lock ends with its process, however that ends. Child processes don't inherit it; a copy that
+one has between its fork and its program, or for good without one, does not outlive the release.
 """
 
 import contextlib
@@ -27,11 +28,18 @@ if sys.platform == "win32":
         os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
 
+    def _unlock(descriptor: int) -> None:
+        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
 else:
     import fcntl
 
     def _try_lock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _unlock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def take_lock(path: Path) -> int:
@@ -49,6 +57,14 @@ def take_lock(path: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def release_lock(descriptor: int) -> None:
+    """Give back what `take_lock` returned. Raises OSError."""
+    try:
+        _unlock(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _description() -> bytes:

@@ -23,7 +23,7 @@ from roder_trio.stores._batch import check_new_thread, checked_batch
 from roder_trio.stores._disk import Disk
 from roder_trio.stores._lane import Job, Lane, run_call
 from roder_trio.stores._listing import Key, Label, check_events, page
-from roder_trio.stores._lock import take_lock
+from roder_trio.stores._lock import release_lock, take_lock
 from roder_trio.stores._nursery import open_service_nursery
 from roder_trio.stores.jsonl.index import Index, Row, Standing, decode_index, scan, write_index
 from roder_trio.stores.jsonl.journal import ThreadJournal, read_row
@@ -123,7 +123,7 @@ class JsonlThreadStore(ThreadStore):
                 rows, damaged, self._index.dirty = self._scan(known)
                 self._index.fill(rows, damaged)
             except BaseException:
-                os.close(lock)
+                release_lock(lock)
                 raise
         return lock
 
@@ -134,7 +134,7 @@ class JsonlThreadStore(ThreadStore):
             if self._index.dirty:
                 self._save_index(self._index.rows)
         finally:
-            os.close(lock)
+            release_lock(lock)
 
     @contextmanager
     def _folder_errors(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ import attrs
 
 from roder_trio.errors import NotAStore, SchemaTooNew, StorageError
 from roder_trio.stores._foreign import refuse_roder_threads
-from roder_trio.stores._lock import take_lock
+from roder_trio.stores._lock import release_lock, take_lock
 from roder_trio.stores.sqlite.fault import is_damage
 from roder_trio.stores.sqlite.schema import APPLICATION_ID, PAGE_BYTES, SCHEMA, Migration, Schema
 
@@ -64,7 +64,7 @@ class Database:
                     self._check()
                 return lock, self._open_writer()
             except BaseException:
-                os.close(lock)
+                release_lock(lock)
                 raise
 
     def _open_writer(self) -> sqlite3.Connection:

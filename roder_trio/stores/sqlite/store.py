@@ -21,6 +21,7 @@ from roder_trio.schema.ids import ThreadId
 from roder_trio.schema.thread import LogPage, Record, ThreadMetadata, ThreadPage, ThreadSnapshot
 from roder_trio.stores._batch import check_new_thread, checked_batch
 from roder_trio.stores._listing import Label, check_events
+from roder_trio.stores._lock import release_lock
 from roder_trio.stores._nursery import open_service_nursery
 from roder_trio.stores._sql_record import is_key
 from roder_trio.stores._sql_thread import PageQuery, page_query
@@ -106,7 +107,7 @@ class SqliteThreadStore(ThreadStore):
                 if self._writer is not None:
                     await self._writer.close()
                 if lock is not None:
-                    await self._in_worker(os.close, lock)
+                    await self._in_worker(release_lock, lock)
 
     async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
         return await trio.to_thread.run_sync(work, *arguments, limiter=self._readers.limiter)
