@@ -109,7 +109,7 @@ async def test_a_view_joined_at_any_moment_of_a_turn_ends_with_the_same_items(au
         assert result == [cold], f"joined at step {number}"
         if not injector.fired:
             break
-    assert number > 60
+    assert number > 40
 
 
 ORDER = ["user", "reasoning", "message-commentary", "message", "tool-c1", "reasoning-2", "message-3"]
