@@ -61,6 +61,17 @@ class FlakyDisk(Disk):
         self.renamed = threading.Event()
         self.written = []
 
+    async def hold(self, step, nursery, call, *arguments):
+        """Start a call, and have it stop at a step of its worker until `let_go`."""
+        self.block.add(step)
+        nursery.start_soon(call, *arguments)
+        await trio.to_thread.run_sync(self.blocked.wait)
+
+    def let_go(self):
+        """Let what is held go on, and hold nothing from now on."""
+        self.block.clear()
+        self.release.set()
+
     def _step(self, name):
         self.calls[name] += 1
         if name in self.block:

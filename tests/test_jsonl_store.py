@@ -37,6 +37,7 @@ from roder_trio.stores.jsonl import lane
 from roder_trio.testing._appends import failed_append
 from roder_trio.testing._sample import START, Sample
 from tests.jsonl_support import FlakyDisk, fill, index_at_rest, journal, opened, texts
+from tests.lock_support import lock_copies
 
 
 @pytest.fixture
@@ -599,10 +600,8 @@ async def test_batches_after_one_whose_outcome_is_unknown_are_not_tried(base):
 
     async with opened(base, disk) as store:
         disk.fail.update(write=errno.EIO, truncate=errno.EIO)
-        disk.block.add("write")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(append, "held")
-            await trio.to_thread.run_sync(disk.blocked.wait)
+            await disk.hold("write", nursery, append, "held")
             nursery.start_soon(append, "b")
             nursery.start_soon(append, "c")
             await wait_all_tasks_blocked()
@@ -665,15 +664,12 @@ async def test_appends_that_wait_together_share_a_sync_and_return_in_call_order(
         returned.append(str(number))
 
     async with opened(base, disk) as store:
-        disk.block.add("sync")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(append, 0)
-            await trio.to_thread.run_sync(disk.blocked.wait)
+            await disk.hold("sync", nursery, append, 0)
             for number in range(1, 20):
                 nursery.start_soon(append, number)
                 await wait_all_tasks_blocked()
-            disk.block.clear()
-            disk.release.set()
+            disk.let_go()
         assert disk.calls["sync"] == 2
         assert returned == texts(await store.load_thread("t")) == [str(number) for number in range(20)]
 
@@ -696,14 +692,11 @@ async def test_a_thread_that_is_released_while_it_is_written_drops_its_ids_after
     sample = await fill(base, ["first"])
     disk = FlakyDisk()
     async with opened(base, disk) as store:
-        disk.block.add("write")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.append, "t", sample.texts("second"))
-            await trio.to_thread.run_sync(disk.blocked.wait)
+            await disk.hold("write", nursery, store.append, "t", sample.texts("second"))
             nursery.start_soon(store.release_thread, "t")
             await wait_all_tasks_blocked()
-            disk.block.clear()
-            disk.release.set()
+            disk.let_go()
         before = disk.calls["read"]
         await store.append("t", sample.texts("third"))
         assert disk.calls["read"] == before + 1
@@ -733,16 +726,13 @@ async def test_a_lane_in_use_is_never_dropped(base, monkeypatch):
     await fill(base, ["other"], thread_id="other")
     disk = FlakyDisk()
     async with opened(base, disk) as store:
-        disk.block.add("write")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.append, "t", sample.texts("second"))
-            await trio.to_thread.run_sync(disk.blocked.wait)
+            await disk.hold("write", nursery, store.append, "t", sample.texts("second"))
             for name in ("other", "unknown", "other"):
                 await store.load_thread(name)
             nursery.start_soon(store.append, "t", sample.texts("third"))
             await wait_all_tasks_blocked()
-            disk.block.clear()
-            disk.release.set()
+            disk.let_go()
         assert texts(await store.load_thread("t")) == ["first", "second", "third"]
 
 
@@ -755,9 +745,7 @@ async def test_a_deletion_that_ends_while_the_store_closes_is_told(base):
         told.append(await store.delete_thread("t"))
 
     async with trio.open_nursery() as nursery, opened(base, disk) as store:
-        disk.block.add("remove")
-        nursery.start_soon(delete)
-        await trio.to_thread.run_sync(disk.blocked.wait)
+        await disk.hold("remove", nursery, delete)
         disk.block.clear()
         nursery.start_soon(trio.to_thread.run_sync, disk.release.set)
     assert told == [True]
@@ -778,17 +766,14 @@ async def test_an_append_that_is_cancelled_before_its_turn_stores_nothing(base):
             await store.append("t", sample.texts("cancelled"))
 
     async with opened(base, disk) as store:
-        disk.block.add("write")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.append, "t", sample.texts("held"))
-            await trio.to_thread.run_sync(disk.blocked.wait)
+            await disk.hold("write", nursery, store.append, "t", sample.texts("held"))
             nursery.start_soon(cancelled)
             await wait_all_tasks_blocked()
             scope.cancel()
             await wait_all_tasks_blocked()
             assert scope.cancelled_caught
-            disk.block.clear()
-            disk.release.set()
+            disk.let_go()
         assert texts(await store.load_thread("t")) == ["held"]
 
 
@@ -802,14 +787,11 @@ async def test_an_append_that_is_cancelled_in_its_write_returns_and_is_stored(ba
             await store.append("t", sample.texts("written"))
 
     async with opened(base, disk) as store:
-        disk.block.add("write")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(append)
-            await trio.to_thread.run_sync(disk.blocked.wait)
+            await disk.hold("write", nursery, append)
             scope.cancel()
             await wait_all_tasks_blocked()
-            disk.block.clear()
-            disk.release.set()
+            disk.let_go()
         assert not scope.cancelled_caught
         assert texts(await store.load_thread("t")) == ["written"]
 
@@ -840,8 +822,7 @@ async def test_a_write_that_hangs_is_unknown_and_those_behind_it_are_not_stored(
             with trio.move_on_after(20) as scope:
                 await store.load_metadata("t")
         assert scope.cancelled_caught
-        disk.block.clear()
-        disk.release.set()
+        disk.let_go()
         assert (await store.load_metadata("t")).message_count == 1
         assert texts(await store.load_thread("t")) == ["hangs"]
 
@@ -888,8 +869,7 @@ async def test_leaving_finishes_the_appends_that_were_accepted(base):
                 nursery.start_soon(store.append, "t", sample.texts(text))  # noqa: ASYNC111
                 await wait_all_tasks_blocked()
             await trio.to_thread.run_sync(disk.blocked.wait)
-            disk.block.clear()
-            disk.release.set()
+            disk.let_go()
     async with opened(base) as store:
         assert texts(await store.load_thread("t")) == ["a", "b", "c"]
 
@@ -936,19 +916,10 @@ def test_the_lock_is_not_inherited(base):
 
 
 async def test_a_copy_of_the_lock_in_a_child_process_does_not_outlive_the_store(base, monkeypatch):
-    copies = []
-
-    def copied(path):
-        descriptor = take_lock(path)
-        copies.append(os.dup(descriptor))  # as between fork and exec
-        return descriptor
-
-    monkeypatch.setattr("roder_trio.stores.jsonl.store.take_lock", copied)
-    for _ in range(2):
-        async with opened(base):
-            pass
-    for copy in copies:
-        os.close(copy)
+    with lock_copies(monkeypatch, "roder_trio.stores.jsonl.store"):
+        for _ in range(2):
+            async with opened(base):
+                pass
 
 
 async def test_a_file_system_without_locks_has_no_holder(base, monkeypatch):

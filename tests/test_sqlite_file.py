@@ -21,6 +21,7 @@ from roder_trio.stores.sqlite.query import load_thread
 from roder_trio.stores.sqlite.schema import APPLICATION_ID, SCHEMA, TABLES, Migration, Schema
 from roder_trio.testing._sample import Sample
 from tests.kept_states import fingerprint
+from tests.lock_support import lock_copies
 from tests.sqlite_sample import SAMPLES, dump, restore
 from tests.sqlite_sample import fill as fill_sample
 from tests.sqlite_support import Flaw, error_of, fill, made, opened, raw, sign, texts
@@ -59,18 +60,9 @@ async def test_the_text_of_a_dead_holder_is_no_obstacle_and_a_lock_is(path):
 
 
 async def test_a_copy_of_the_lock_in_a_child_process_does_not_outlive_the_store(path, monkeypatch):
-    copies = []
-
-    def copied(path):
-        descriptor = take_lock(path)
-        copies.append(os.dup(descriptor))  # as between fork and exec
-        return descriptor
-
-    monkeypatch.setattr("roder_trio.stores.sqlite.database.take_lock", copied)
-    await fill(path)
-    await fill(path, thread_id="u")
-    for copy in copies:
-        os.close(copy)
+    with lock_copies(monkeypatch, "roder_trio.stores.sqlite.database"):
+        await fill(path)
+        await fill(path, thread_id="u")
 
 
 async def test_a_store_that_can_not_be_opened_leaves_the_lock(path):
