@@ -728,11 +728,14 @@ async def test_a_lane_in_use_is_never_dropped(base, monkeypatch):
     async with opened(base, disk) as store:
         async with trio.open_nursery() as nursery:
             await disk.hold("write", nursery, store.append, "t", sample.texts("second"))
+            held = store._lanes.get("t")
             for name in ("other", "unknown", "other"):
                 await store.load_thread(name)
+            kept = store._lanes.get("t")
             nursery.start_soon(store.append, "t", sample.texts("third"))
             await wait_all_tasks_blocked()
             disk.let_go()
+        assert kept is held
         assert texts(await store.load_thread("t")) == ["first", "second", "third"]
 
 
